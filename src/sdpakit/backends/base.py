@@ -1,0 +1,107 @@
+"""The contract of a backend: six members, data in, data out, and one step that touches a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sdpakit.ir.program import Program
+    from sdpakit.spec import AttentionSpec
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Whether a backend can run here; `reason` and `hint` say why not and what to do."""
+
+    ok: bool
+    reason: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can compile, declared once; dispatch, conformance and the docs table read it."""
+
+    dtypes: frozenset[str]
+    max_head_dim: int
+    outputs: frozenset[str]
+    options: frozenset[str] = frozenset()
+    gradients: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """Compiled code as pure data: `stages` maps "ir", "llvm", "asm", ... to text or bytes."""
+
+    backend: str
+    key: str
+    program: Program
+    stages: Mapping[str, str | bytes]
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One checked call; a launcher may trust every field.
+
+    Arrays are NumPy views in the axis order b, h, length, width whatever the layout, with any strides (0, negative and
+    unaligned included). bfloat16 arrays have the dtype `ml_dtypes.bfloat16`. `outputs` hold one array for each output
+    of the program: out (B, Hq, Lq, Dv), the others (B, Hq, Lq) in accum_dtype. `tables` hold the run-time arrays that
+    the program reads, with the rank of its loads (size-1 axes broadcast), `scalars` its run-time numbers.
+    q_len, kv_len, q_offset are int64 arrays of shape (B,).
+    """
+
+    q: np.ndarray[Any, Any]
+    k: np.ndarray[Any, Any]
+    v: np.ndarray[Any, Any]
+    outputs: Mapping[str, np.ndarray[Any, Any]]
+    tables: Mapping[str, np.ndarray[Any, Any]]
+    scalars: Mapping[str, int | float]
+    q_len: np.ndarray[Any, Any]
+    kv_len: np.ndarray[Any, Any]
+    q_offset: np.ndarray[Any, Any]
+    threads: int
+
+
+class Launcher(Protocol):
+    """Loaded code: fills the outputs of a call."""
+
+    def __call__(self, call: Call) -> None:
+        """Compute `call`; every element of every output is written."""
+        ...
+
+    def explain(self, call: Call | None) -> Mapping[str, Any]:
+        """Return facts about the code (tile sizes, ISA, ...) and, for a call, about its tiles, scratch, threads."""
+        ...
+
+
+class Backend(Protocol):
+    """What `sdpakit.backends` expects of an entry of its table or of a plug-in."""
+
+    name: str
+
+    def availability(self) -> Availability:
+        """Say whether the backend can run here; cheap, never raises."""
+        ...
+
+    def capabilities(self) -> Capabilities:
+        """Return what can be compiled; needs no device."""
+        ...
+
+    def unsupported_reasons(self, spec: AttentionSpec, options: Options) -> list[str]:
+        """Return why `spec` with `options` cannot be compiled; empty = it can."""
+        ...
+
+    def lower(self, program: Program, options: Options) -> Artifact:
+        """Turn a scheduled program into code; pure, deterministic, no device."""
+        ...
+
+    def load(self, artifact: Artifact) -> Launcher:
+        """Make code callable; the only step that touches a device."""
+        ...

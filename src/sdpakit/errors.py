@@ -1,0 +1,95 @@
+"""Exception tree and the one format of error messages (ERR-1).
+
+A message says where, what came, what is allowed and what to do. Mistakes of the caller derive from the fitting
+built-in; a defect of the compiler is an `InternalError`, never one of the caller's classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+class SdpakitError(Exception):
+    """Base of every exception that sdpakit raises on purpose."""
+
+
+class SpecError(SdpakitError, ValueError):
+    """The spec contradicts itself or holds a value that has no meaning."""
+
+
+class ArgumentError(SdpakitError, ValueError):
+    """An argument of a call does not fit the spec."""
+
+
+class ArgumentTypeError(SdpakitError, TypeError):
+    """An argument of a call is of a kind or dtype that the spec does not take."""
+
+
+class UnsupportedSpecError(SdpakitError, NotImplementedError):
+    """No asked-for backend can compile the spec; `reasons` says why, by backend.
+
+    Parameters
+    ----------
+    message : str
+        The whole text shown to the user.
+    reasons : mapping of str to sequence of str
+        At least one reason for every backend that was asked.
+    """
+
+    def __init__(self, message: str, reasons: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(message)
+        self.reasons: dict[str, list[str]] = {name: list(texts) for name, texts in reasons.items()}
+
+
+class BackendError(SdpakitError, RuntimeError):
+    """A backend could not be used or failed."""
+
+
+class UnknownBackendError(BackendError, LookupError):
+    """The name is not that of a backend."""
+
+
+class BackendUnavailableError(BackendError, ImportError):
+    """The backend exists and cannot run here; the message holds a hint."""
+
+
+class InternalError(SdpakitError, RuntimeError):
+    """A defect of sdpakit itself: please report it with the text of the message."""
+
+
+class VerifyError(InternalError):
+    """An IR program broke a rule of well-formed IR."""
+
+
+class LoweringError(InternalError):
+    """A backend met a program it had promised to lower and could not."""
+
+
+class ScaleWarning(UserWarning):
+    """A scale that looks like a known mistake (see `sdpakit.lints`)."""
+
+
+class CacheWarning(UserWarning):
+    """Compiled code could not be kept on disk; everything still works, only slower."""
+
+
+def format_error(where: str, *, got: object, allowed: str, fix: str) -> str:
+    """Return the text of an error in the form that every message of sdpakit has.
+
+    Parameters
+    ----------
+    where : str
+        The field or argument that is wrong.
+    got : object
+        What came.
+    allowed : str
+        What would be right.
+    fix : str
+        What to do about it.
+
+    Returns
+    -------
+    str
+        One line for each of the four.
+    """
+    return f"{where}: got {got}\n  allowed: {allowed}\n  remedy: {fix}"
