@@ -68,12 +68,13 @@ ACCUM_DTYPE: dict[str, str] = {
 
 
 def dtype_name(value: object) -> str:
-    """Return the canonical name of a dtype given by name or as an object of NumPy, ml_dtypes or torch.
+    """Return the canonical name of a dtype given by name or as an object of some library.
 
     Parameters
     ----------
     value : object
-        A string, a `numpy.dtype`, a scalar type (`numpy.float16`, `ml_dtypes.bfloat16`) or a `torch.dtype`.
+        A string, a `numpy.dtype`, a scalar type (`numpy.float16`, `ml_dtypes.bfloat16`) or a
+        `torch.dtype`.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """Exception tree and the one format of error messages (ERR-1).
 
-A message says where, what came, what is allowed and what to do. Mistakes of the caller derive from the fitting
-built-in; a defect of the compiler is an `InternalError`, never one of the caller's classes.
+A message says where, what came, what is allowed and what to do. Mistakes of the caller derive from
+the fitting built-in; a defect of the compiler is an `InternalError`, never one of those classes.
 """
 
 from __future__ import annotations

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
+    from sdpakit.spec import AttentionSpec
 
     from sdpakit.ir.program import Program
-    from sdpakit.spec import AttentionSpec
 
 Options = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Whether a backend can run here; `reason` and `hint` say why not and what to do."""
+    """Whether a backend can run here; `reason` and `hint` say why not, and what to do."""
 
     ok: bool
     reason: str = ""
@@ -26,7 +26,7 @@ class Availability:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can compile, declared once; dispatch, conformance and the docs table read it."""
+    """What a backend can compile, declared once; dispatch, conformance and docs read it."""
 
     dtypes: frozenset[str]
     max_head_dim: int
@@ -50,11 +50,12 @@ class Artifact:
 class Call:
     """One checked call; a launcher may trust every field.
 
-    Arrays are NumPy views in the axis order b, h, length, width whatever the layout, with any strides (0, negative and
-    unaligned included). bfloat16 arrays have the dtype `ml_dtypes.bfloat16`. `outputs` hold one array for each output
-    of the program: out (B, Hq, Lq, Dv), the others (B, Hq, Lq) in accum_dtype. `tables` hold the run-time arrays that
-    the program reads, with the rank of its loads (size-1 axes broadcast), `scalars` its run-time numbers.
-    q_len, kv_len, q_offset are int64 arrays of shape (B,).
+    Arrays are NumPy views in the axis order b, h, length, width whatever the layout, with any
+    strides (0, negative and unaligned included). bfloat16 arrays have the dtype
+    `ml_dtypes.bfloat16`. `outputs` hold one array for each output of the program: out
+    (B, Hq, Lq, Dv), the others (B, Hq, Lq) in accum_dtype. `tables` hold the run-time arrays that
+    the program reads, with the rank of its loads (size-1 axes broadcast), `scalars` its run-time
+    numbers. q_len, kv_len, q_offset are int64 arrays of shape (B,).
     """
 
     q: np.ndarray[Any, Any]
@@ -77,7 +78,7 @@ class Launcher(Protocol):
         ...
 
     def explain(self, call: Call | None) -> Mapping[str, Any]:
-        """Return facts about the code (tile sizes, ISA, ...) and, for a call, about its tiles, scratch, threads."""
+        """Return facts about the code (tiles, ISA) and, for a call, its counts, scratch, threads."""
         ...
 
 

@@ -1,12 +1,13 @@
 """The scalar language: what a mask or a change of the logits may say about one pair (b, h, q, k).
 
-Every node is one value for one pair of a query row and a key. Three types: `bool`, `int` (mathematical integers; a
-backend proves the range it needs before it narrows them) and `float` (accum_dtype, NUM-1). Rules of the floats:
--inf, inf and NaN are ordinary values and no operation may assume finite operands; `0 * NaN` is NaN, so masking is
-`Select`, never a product; `Select` never lets the side not taken reach the result.
+Every node is one value for one pair of a query row and a key. Three types: `bool`, `int`
+(mathematical integers; a backend proves the range it needs before it narrows them) and `float`
+(accum_dtype, NUM-1). Rules of the floats: -inf, inf and NaN are ordinary values and no operation may
+assume finite operands; `0 * NaN` is NaN, so masking is `Select`, never a product; `Select` never lets
+the side not taken reach the result.
 
-Nodes are immutable and hash-consed: equal structure is the same object, so equality is identity and a program with
-shared parts costs its number of distinct nodes, not of paths through them.
+Nodes are immutable and hash-consed: equal structure is the same object, so equality is identity and
+a program with shared parts costs its number of distinct nodes, not of paths through them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NodeT = TypeVar("NodeT", bound="Expr")
 #   q_len, kv_len: true lengths.  q_offset: position of row 0, given at call time.
 INDICES: tuple[str, ...] = ("b", "h", "q", "k", "q_len", "kv_len", "q_offset")
 
-# name -> (operand type, result type or None for "as the operand"); meaning in `sdpakit.expr.evaluate`.
+# name -> (operand type, result type or None for "as the operand"); see `sdpakit.expr.evaluate`.
 UNARY: dict[str, tuple[tuple[Type, ...], Type | None]] = {
     "neg": (("int", "float"), None),
     "abs": (("int", "float"), None),
@@ -83,9 +84,9 @@ class Expr:
         raise SpecError(
             format_error(
                 "mask or logit expression",
-                got="a Python `if`, `and`, `or`, `not`, `in` or chained comparison on a symbolic value",
-                allowed="& | ~ between comparisons, each comparison in parentheses; where(condition, a, b)",
-                fix="write (a <= b) & (b < c) instead of a <= b < c, and where(...) instead of if",
+                got="a Python `if`, `and`, `or`, `not`, `in` or chained comparison on a symbol",
+                allowed="& | ~ between comparisons in parentheses; where(condition, a, b)",
+                fix="write (a <= b) & (b < c) for a <= b < c, and where(...) for if",
             )
         )
 
@@ -97,7 +98,7 @@ class Expr:
 
         return f"expr({to_text(self)!r})"
 
-    # The operators are installed by `sdpakit.expr.trace`, which decides the types of mixed operands.
+    # `sdpakit.expr.trace` installs the operators; it decides the types of mixed operands.
 
 
 _LIVE: weakref.WeakValueDictionary[tuple[Any, ...], Expr] = weakref.WeakValueDictionary()
@@ -128,7 +129,9 @@ class Const(Expr):
     value: bool | int | float
 
     def __new__(cls, value: bool | int | float) -> Const:
-        kind: Type = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
+        kind: Type = (
+            "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
+        )
         return _intern(cls, kind, (value,))
 
 
@@ -141,12 +144,16 @@ class Index(Expr):
 
     def __new__(cls, name: str) -> Index:
         if name not in INDICES:
-            raise SpecError(format_error("Index", got=name, allowed=", ".join(INDICES), fix="use one of these names"))
+            raise SpecError(
+                format_error(
+                    "Index", got=name, allowed=", ".join(INDICES), fix="use one of these names"
+                )
+            )
         return _intern(cls, "int", (name,))
 
 
 class Scalar(Expr):
-    """A run-time number, the same for every pair; its value is given at the call, not compiled in."""
+    """A run-time number, the same for every pair; given at the call, not compiled in."""
 
     __slots__ = ("kind", "name")
     _fields = ("name", "kind")
@@ -160,8 +167,8 @@ class Scalar(Expr):
 class Load(Expr):
     """Element of a run-time table; out-of-range indices are refused before anything runs.
 
-    `dtype` is the storage dtype of the table (a key of `sdpakit.dtypes.DTYPES`); the value is bool, int or float
-    (rounded to accum_dtype). An axis of size 1 broadcasts where its index is a plain `Index`.
+    `dtype` is the storage dtype of the table (a key of `sdpakit.dtypes.DTYPES`); the value is bool,
+    int or float (rounded to accum_dtype). An axis of size 1 broadcasts where its index is a plain `Index`.
     """
 
     __slots__ = ("dtype", "indices", "table")
@@ -238,13 +245,16 @@ def _check(op: str, allowed: tuple[Type, ...], *operands: Expr) -> None:
                 f"operation {op!r}",
                 got=", ".join(types),
                 allowed=f"operands of one type out of {', '.join(allowed)}",
-                fix="convert with to_float(...), or compare a bool with & | ~ instead of arithmetic",
+                fix="convert with to_float(...), or combine bools with & | ~",
             )
         )
 
 
 def postorder(root: Expr) -> Iterator[Expr]:
-    """Yield every distinct node below `root` once, operands first, in an order that the structure alone decides."""
+    """Yield every distinct node below `root` once, operands first.
+
+    The order is decided by the structure alone.
+    """
     seen: set[Expr] = set()
     stack: list[tuple[Expr, bool]] = [(root, False)]
     while stack:

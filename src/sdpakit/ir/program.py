@@ -1,11 +1,13 @@
 """The attention program: what is computed, small enough to read on one page.
 
-    for every (b, h, q):   x_k = logit(b, h, q, k)  over the keys k with mask(b, h, q, k) and x_k != -inf
-                           out, lse, ... = softmax statistics of x (with the sink in the denominator) and its mean of v
+    for every (b, h, q):
+        x_k = logit(b, h, q, k)   over the keys k with mask(b, h, q, k) and x_k != -inf
+        out, lse, ... = softmax statistics of x (sink in the denominator) and its mean of v
 
-`logit` and `mask` are expressions of the scalar language (`sdpakit.expr.nodes`), where `Dot()` is <q_i, k_j>. Nothing
-that may differ between two calls is part of a program: lengths, batch, strides, scale, cap, window sizes and tables
-are run-time values, so one program serves them all, and its text is the key of compiled code.
+`logit` and `mask` are expressions of the scalar language (`sdpakit.expr.nodes`), where `Dot()` is
+<q_i, k_j>. Nothing that may differ between two calls is part of a program: lengths, batch, strides,
+scale, cap, window sizes and tables are run-time values, so one program serves them all, and its text
+is the key of compiled code.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class Schedule:
     needs_mask : bool
         False where the mask is the literal True: every tile is FULL.
     plain_logits : bool
-        True where the logit is `scale * Dot()` and nothing else, so that the scale can be folded in the exponent.
+        True where the logit is `scale * Dot()` and nothing else, so that the scale can be folded
+        in the exponent.
     """
 
     needs_mask: bool
@@ -93,6 +96,9 @@ class Program:
     def scalars(self) -> tuple[tuple[str, Type], ...]:
         """Return names and types of the run-time scalars of the program, by name."""
         found = {
-            node.name: node.kind for root in self.roots() for node in postorder(root) if isinstance(node, Scalar)
+            node.name: node.kind
+            for root in self.roots()
+            for node in postorder(root)
+            if isinstance(node, Scalar)
         }
         return tuple(sorted(found.items()))
