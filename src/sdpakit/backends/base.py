@@ -78,7 +78,7 @@ class Launcher(Protocol):
         ...
 
     def explain(self, call: Call | None) -> Mapping[str, Any]:
-        """Return facts about the code (tiles, ISA) and, for a call, its counts, scratch, threads."""
+        """Return facts about the code (tiles, ISA); for a call also its counts and scratch."""
         ...
 
 

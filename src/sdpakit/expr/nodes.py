@@ -2,9 +2,9 @@
 
 Every node is one value for one pair of a query row and a key. Three types: `bool`, `int`
 (mathematical integers; a backend proves the range it needs before it narrows them) and `float`
-(accum_dtype, NUM-1). Rules of the floats: -inf, inf and NaN are ordinary values and no operation may
-assume finite operands; `0 * NaN` is NaN, so masking is `Select`, never a product; `Select` never lets
-the side not taken reach the result.
+(accum_dtype, NUM-1). Rules of the floats: -inf, inf and NaN are ordinary values and no operation
+may assume finite operands; `0 * NaN` is NaN, so masking is `Select`, never a product; `Select` never
+lets the side not taken reach the result.
 
 Nodes are immutable and hash-consed: equal structure is the same object, so equality is identity and
 a program with shared parts costs its number of distinct nodes, not of paths through them.
@@ -168,7 +168,8 @@ class Load(Expr):
     """Element of a run-time table; out-of-range indices are refused before anything runs.
 
     `dtype` is the storage dtype of the table (a key of `sdpakit.dtypes.DTYPES`); the value is bool,
-    int or float (rounded to accum_dtype). An axis of size 1 broadcasts where its index is a plain `Index`.
+    int or float (rounded to accum_dtype). An axis of size 1 broadcasts where its index is a plain
+    `Index`.
     """
 
     __slots__ = ("dtype", "indices", "table")
