@@ -3,8 +3,8 @@
 Every node is one value for one pair of a query row and a key. Three types: `bool`, `int`
 (mathematical integers; a backend proves the range it needs before it narrows them) and `float`
 (accum_dtype, NUM-1). Rules of the floats: -inf, inf and NaN are ordinary values and no operation
-may assume finite operands; `0 * NaN` is NaN, so masking is `Select`, never a product; `Select` never
-lets the side not taken reach the result.
+may assume finite operands; `0 * NaN` is NaN, so masking is `Select`, never a product; `Select`
+never lets the side not taken reach the result.
 
 Nodes are immutable and hash-consed: equal structure is the same object, so equality is identity and
 a program with shared parts costs its number of distinct nodes, not of paths through them.

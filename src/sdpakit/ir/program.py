@@ -6,8 +6,8 @@
 
 `logit` and `mask` are expressions of the scalar language (`sdpakit.expr.nodes`), where `Dot()` is
 <q_i, k_j>. Nothing that may differ between two calls is part of a program: lengths, batch,
-strides, scale, cap, window sizes and tables are run-time values, so one program serves them all, and
-its text is the key of compiled code.
+strides, scale, cap, window sizes and tables are run-time values, so one program serves them all,
+and its text is the key of compiled code.
 """
 
 from __future__ import annotations
