@@ -55,7 +55,8 @@ class Call:
     `ml_dtypes.bfloat16`. `outputs` hold one array for each output of the program: out
     (B, Hq, Lq, Dv), the others (B, Hq, Lq) in accum_dtype. `tables` hold the run-time arrays that
     the program reads, with the rank of its loads (size-1 axes broadcast), `scalars` its run-time
-    numbers. q_len, kv_len, q_offset are int64 arrays of shape (B,).
+    numbers. q_len, kv_len, q_offset are int64 arrays of shape (B,). `int_bits` (32 or 64) is the
+    width in which every integer of the expressions was proven to fit.
     """
 
     q: np.ndarray[Any, Any]
@@ -68,6 +69,7 @@ class Call:
     kv_len: np.ndarray[Any, Any]
     q_offset: np.ndarray[Any, Any]
     threads: int
+    int_bits: int = 64
 
 
 class Launcher(Protocol):
