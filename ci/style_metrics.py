@@ -1,4 +1,6 @@
-"""Measure how a Python tree is written and fail where a bar is broken: python ci/style_metrics.py PATH.
+"""Measure how a Python tree is written and fail where a bar is broken.
+
+Use: python ci/style_metrics.py PATH
 
 One line for each figure with its bar; below a broken bar stand the places that break it.
 """
@@ -60,12 +62,12 @@ class Bar:
     def line(self) -> str:
         """Return the figure, its limit and the verdict as one line of text."""
         sign = ">=" if self.at_least else "<="
-        value, limit = f"{self.value:g}{self.unit}", f"{sign} {self.limit:g}{self.unit}"
+        value, limit = f"{self.value:.4g}{self.unit}", f"{sign} {self.limit:g}{self.unit}"
         return f"{'BROKEN' if self.broken else 'ok':7}{self.name:32}{value:>9}   {limit}"
 
 
 def nesting_depth(node: ast.AST, depth: int = 0) -> int:
-    """Return how many blocks lie inside one another below `node`; an `elif` is no deeper than its `if`."""
+    """Return how many blocks lie inside one another below `node`; an `elif` adds none."""
     deepest = depth
     for child in ast.iter_child_nodes(node):
         if isinstance(child, SCOPES):
@@ -77,7 +79,7 @@ def nesting_depth(node: ast.AST, depth: int = 0) -> int:
 
 
 def is_typed(node: FunctionNode) -> bool:
-    """Return whether every parameter (but self and cls) and the result of a function have a type."""
+    """Return whether all parameters (but self and cls) and the result have a type."""
     spec = node.args
     parameters = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs]
     parameters += [extra for extra in (spec.vararg, spec.kwarg) if extra is not None]
@@ -149,7 +151,7 @@ def measure(root: Path) -> Tree:
 
 def percent(part: int, whole: int) -> float:
     """Return a share in per cent; of nothing, 0."""
-    return round(100 * part / whole, 1) if whole else 0.0
+    return 100 * part / whole if whole else 0.0
 
 
 def nine_tenths(values: list[int]) -> int:
@@ -170,8 +172,10 @@ def bars(tree: Tree) -> list[Bar]:
     sizes = [n for _, n in tree.files]
     documented = 100 - percent(len(tree.undocumented), tree.public)
     return [
-        Bar("typed functions", 100 - percent(len(untyped), count), 100, untyped, "%", True),
-        Bar("public docstrings", documented, 98, tree.undocumented, "%", True),
+        Bar(
+            "typed functions", 100 - percent(len(untyped), count), 100, untyped, "%", at_least=True
+        ),
+        Bar("public docstrings", documented, 98, tree.undocumented, "%", at_least=True),
         Bar("function length, 90 %", nine_tenths(lengths), 30, longish),
         Bar("functions over 60 lines", percent(len(long), count), 1, long, "%"),
         Bar("functions nested over 3 deep", percent(len(deep), count), 1, deep, "%"),
@@ -183,7 +187,7 @@ def bars(tree: Tree) -> list[Bar]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures of the tree named on the command line; 1 if a bar is broken, 2 if it is empty."""
+    """Print the figures of a tree; 1 if a bar is broken, 2 if there is nothing to measure."""
     if len(arguments) != 1 or not Path(arguments[0]).is_dir():
         print(__doc__)
         return 2
@@ -191,9 +195,8 @@ def main(arguments: list[str]) -> int:
     if not tree.functions:
         print(f"no function found below {arguments[0]}")
         return 2
-    print(
-        f"{len(tree.files)} files, {sum(n for _, n in tree.files)} lines, {len(tree.functions)} functions"
-    )
+    lines = sum(n for _, n in tree.files)
+    print(f"{len(tree.files)} files, {lines} lines, {len(tree.functions)} functions")
     for bar in bars(tree):
         print(bar.line())
         for place in bar.places if bar.broken else []:
