@@ -1,0 +1,70 @@
+"""Results: new arrays, and the way back into the library of the caller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sdpakit.arrays import dlpack
+from sdpakit.arrays.storage import numpy_dtype
+from sdpakit.errors import ArgumentTypeError, format_error
+
+
+class _Bfloat16Producer:
+    """A bfloat16 array as a DLPack producer: NumPy exports the bits as uint16, the capsule is corrected."""
+
+    __slots__ = ("_bits",)
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._bits = array.view(np.uint16)
+
+    def __dlpack__(self, **kwargs: Any) -> object:
+        capsule = self._bits.__dlpack__(**kwargs)
+        dlpack.mark_bfloat16(capsule)
+        return capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._bits.__dlpack_device__()
+
+
+def new_array(shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
+    """Return an array for a result, contents undefined."""
+    return np.empty(shape, numpy_dtype(dtype))
+
+
+def export(array: np.ndarray[Any, Any], namespace: Any | None) -> Any:
+    """Return `array` as an array of a library, without a copy.
+
+    Parameters
+    ----------
+    array : ndarray
+        A result; bfloat16 as `ml_dtypes.bfloat16`.
+    namespace : object or None
+        Module with `from_dlpack`; None is NumPy.
+
+    Returns
+    -------
+    object
+        `array` itself for NumPy, else an array of the namespace over the same memory.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If the library does not take the array.
+    """
+    if namespace is None:
+        return array
+    producer = _Bfloat16Producer(array) if array.dtype == numpy_dtype("bfloat16") else array
+    try:
+        return namespace.from_dlpack(producer)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        name = getattr(namespace, "__name__", str(namespace))
+        raise ArgumentTypeError(
+            format_error(
+                "result",
+                got=f"{array.dtype.name} array of shape {array.shape}, which {name}.from_dlpack refuses ({error})",
+                allowed="a dtype that the library of q takes through DLPack",
+                fix="give q as a NumPy view and convert the result yourself",
+            )
+        ) from error
