@@ -1,0 +1,231 @@
+"""Operands of one call, checked and as float64 in the axis order b, h, length, width."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from sdpakit.dtypes import ACCUM_DTYPE
+from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
+
+if TYPE_CHECKING:
+    from sdpakit.spec import AttentionSpec
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operands:
+    """One call in float64: q (B, Hq, Lq, D), k (B, Hkv, Lk, D), v (B, Hkv, Lk, Dv), as stored.
+
+    `bias` and `mask` are broadcast to (B, Hq, Lq, Lk); `bias_shape` is the shape that the caller
+    gave. Bias, sinks and float tables have the values that they have in accum_dtype (MOD-1).
+    `q_len`, `kv_len` and `q_offset` are int64 of shape (B,).
+    """
+
+    spec: AttentionSpec
+    q: Array
+    k: Array
+    v: Array
+    bias: Array | None
+    bias_shape: tuple[int, ...]
+    mask: Array | None
+    sinks: Array | None
+    q_len: Array
+    kv_len: Array
+    q_offset: Array | None
+    params: Mapping[str, Any]
+    scale: float
+
+    @property
+    def full_shape(self) -> tuple[int, int, int, int]:
+        """(B, Hq, Lq, Lk)."""
+        batch, q_heads, q_len, _ = self.q.shape
+        return batch, q_heads, q_len, self.k.shape[2]
+
+    @property
+    def kv_head(self) -> Array:
+        """The kv head that each query head reads (SHAPE-2)."""
+        q_heads, kv_heads = self.q.shape[1], self.k.shape[1]
+        return np.arange(q_heads) // (q_heads // kv_heads if kv_heads else 1)
+
+    def indices(self, b: int) -> dict[str, Any]:
+        """Return the indices of every pair of batch entry b, broadcastable to (Hq, Lq, Lk)."""
+        _, q_heads, q_len, kv_len = self.full_shape
+        return {
+            "b": np.int64(b),
+            "h": np.arange(q_heads)[:, None, None],
+            "q": np.arange(q_len)[None, :, None],
+            "k": np.arange(kv_len)[None, None, :],
+            "q_len": self.q_len[b],
+            "kv_len": self.kv_len[b],
+            "q_offset": self.q_offset[b] if self.q_offset is not None else None,
+        }
+
+    def to_layout(self, array: Array) -> Array:
+        """Return (B, H, L, width) in the layout of the spec."""
+        return array.swapaxes(1, 2) if self.spec.layout == "bshd" else array
+
+
+def prepare(spec: AttentionSpec, q: Any, k: Any, v: Any, given: Mapping[str, Any]) -> Operands:
+    """Check a call and convert its operands.
+
+    Parameters
+    ----------
+    spec, q, k, v : AttentionSpec and array_like
+        As for `sdpakit.reference.attention`.
+    given : mapping of str to array_like
+        The further operands; None and a missing name mean the same.
+
+    Returns
+    -------
+    Operands
+        The call in float64.
+
+    Raises
+    ------
+    ArgumentError
+        If shapes, head counts or lengths do not fit the spec, or an operand is missing or not
+        asked for.
+    """
+    q, k, v = (_operand(spec, name, x) for name, x in (("q", q), ("k", k), ("v", v)))
+    _check_shapes(spec, q, k, v)
+    _check_presence(spec, given)
+    full = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    accum = accum_dtype(spec)
+    bias, mask, sinks, q_offset = (given.get(n) for n in ("bias", "mask", "sinks", "q_offset"))
+    return Operands(
+        spec=spec,
+        q=q,
+        k=k,
+        v=v,
+        bias=None if bias is None else _broadcast("bias", as_accum(bias, accum), full),
+        bias_shape=np.shape(bias),
+        mask=None if mask is None else _broadcast("mask", _kind("mask", mask, "b"), full),
+        sinks=None if sinks is None else _exact("sinks", as_accum(sinks, accum), full[1:2]),
+        q_len=_lengths("q_lens", given.get("q_lens"), full[0], full[2]),
+        kv_len=_lengths("kv_lens", given.get("kv_lens"), full[0], full[3]),
+        q_offset=None if q_offset is None else _offsets(q_offset, full[0]),
+        params=given.get("params") or {},
+        scale=1.0 / math.sqrt(spec.head_dim) if spec.scale is None else float(spec.scale),
+    )
+
+
+def accum_dtype(spec: AttentionSpec) -> np.dtype[Any]:
+    """Return accum_dtype of NUM-1 as a NumPy dtype."""
+    return np.dtype(spec.accum_dtype or ACCUM_DTYPE[spec.dtype])
+
+
+def as_accum(array: Any, accum: np.dtype[Any]) -> Array:
+    """Return as float64 the values that an additive operand has in accum_dtype (MOD-1)."""
+    with np.errstate(over="ignore"):
+        return np.asarray(array).astype(accum).astype(np.float64)
+
+
+def _operand(spec: AttentionSpec, name: str, x: Any) -> Array:
+    array = np.asarray(x)
+    if array.ndim != 4:
+        raise ArgumentError(
+            format_error(name, got=f"shape {array.shape}", allowed="4 axes", fix="see SHAPE-1")
+        )
+    if array.dtype.name != spec.dtype:
+        raise ArgumentTypeError(
+            format_error(
+                name, got=array.dtype.name, allowed=spec.dtype, fix="cast it, or change the spec"
+            )
+        )
+    return (array.swapaxes(1, 2) if spec.layout == "bshd" else array).astype(np.float64)
+
+
+def _check_shapes(spec: AttentionSpec, q: Array, k: Array, v: Array) -> None:
+    kv_heads = spec.q_heads if spec.kv_heads is None else spec.kv_heads
+    v_head_dim = spec.head_dim if spec.v_head_dim is None else spec.v_head_dim
+    batch, kv_len = q.shape[0], k.shape[2]
+    expected = {
+        "q": (q, (batch, spec.q_heads, q.shape[2], spec.head_dim)),
+        "k": (k, (batch, kv_heads, kv_len, spec.head_dim)),
+        "v": (v, (batch, kv_heads, kv_len, v_head_dim)),
+    }
+    for name, (array, shape) in expected.items():
+        if array.shape != shape:
+            raise ArgumentError(
+                format_error(
+                    name,
+                    got=f"shape {array.shape} (b, h, length, width)",
+                    allowed=str(shape),
+                    fix="see SHAPE-1",
+                )
+            )
+
+
+def _check_presence(spec: AttentionSpec, given: Mapping[str, Any]) -> None:
+    asked = {
+        "bias": spec.bias is not None,
+        "sinks": bool(spec.sinks),
+        "q_lens": bool(spec.q_lens),
+        "kv_lens": bool(spec.kv_lens),
+    }
+    for name, wanted in asked.items():
+        has = given.get(name) is not None
+        if has != wanted:
+            raise ArgumentError(
+                format_error(
+                    name,
+                    got="an array" if has else "nothing",
+                    allowed="an array" if wanted else "nothing",
+                    fix="make the spec and the call agree",
+                )
+            )
+
+
+def _kind(name: str, value: Any, kinds: str) -> Array:
+    array = np.asarray(value)
+    if array.dtype.kind not in kinds:
+        allowed = "bool" if kinds == "b" else "integers"
+        raise ArgumentTypeError(
+            format_error(name, got=array.dtype, allowed=allowed, fix="cast it, or use bias=")
+        )
+    return array
+
+
+def _lengths(name: str, value: Any, batch: int, longest: int) -> Array:
+    if value is None:
+        return np.full(batch, longest, np.int64)
+    lengths = _exact(name, _kind(name, value, "iu"), (batch,))
+    if ((lengths < 0) | (lengths > longest)).any():
+        raise ArgumentError(
+            format_error(
+                name, got=lengths.tolist(), allowed=f"0 to {longest}", fix="pass true lengths"
+            )
+        )
+    return lengths.astype(np.int64)
+
+
+def _offsets(value: Any, batch: int) -> Array:
+    return _broadcast("q_offset", _kind("q_offset", value, "iu").astype(np.int64), (batch,))
+
+
+def _exact(name: str, array: Array, shape: tuple[int, ...]) -> Array:
+    if array.shape != shape:
+        raise ArgumentError(
+            format_error(name, got=f"shape {array.shape}", allowed=str(shape), fix="reshape it")
+        )
+    return array
+
+
+def _broadcast(name: str, array: Array, shape: tuple[int, ...]) -> Array:
+    try:
+        return np.broadcast_to(array, shape)
+    except ValueError as error:
+        raise ArgumentError(
+            format_error(
+                name,
+                got=f"shape {array.shape}",
+                allowed=f"a shape that broadcasts to {shape}",
+                fix="reshape it",
+            )
+        ) from error
