@@ -1,0 +1,1 @@
+"""What happens to a program between its construction and a backend."""
