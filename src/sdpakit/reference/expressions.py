@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sdpakit.errors import ArgumentError, InternalError, format_error
+from sdpakit.expr.names import LOGIT, POSITION
 from sdpakit.expr.nodes import (
     Binary,
     Const,
@@ -27,8 +28,6 @@ from sdpakit.expr.nodes import (
 )
 from sdpakit.reference.operands import Array, as_accum
 
-LOGIT_NAME = "__logit"  # the placeholder of the logit in a user's expression
-
 UNARY: dict[str, Callable[[Any], Any]] = {
     "neg": np.negative,
     "abs": np.abs,
@@ -38,7 +37,6 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "tanh": np.tanh,
     "sqrt": np.sqrt,
     "floor": np.floor,
-    "to_float": lambda x: np.asarray(x).astype(np.float64),
     "to_int": lambda x: np.asarray(x).astype(np.int64),
 }
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -75,13 +73,16 @@ class Scope:
         Value of the placeholder, in a logit expression.
     dot : array or None
         Value of `Dot()`.
+    real : numpy.dtype
+        Floats are computed in it: float64, but for whoever wants to see what rounding does.
     """
 
     indices: Mapping[str, Any]
     params: Mapping[str, Any]
     accum: np.dtype[Any]
     logit: Array | None = None
-    dot: Array | None = field(default=None)
+    dot: Array | None = None
+    real: np.dtype[Any] = field(default=np.dtype(np.float64))
 
 
 def evaluate(root: Expr, scope: Scope) -> dict[Expr, Any]:
@@ -118,11 +119,13 @@ def _value(node: Expr, values: Mapping[Expr, Any], scope: Scope) -> Any:
         case Index():
             return _index(node, scope)
         case Scalar():
-            return scope.logit if node.name == LOGIT_NAME else param(scope, node.name)
+            return _scalar(node, scope)
         case Load():
             return _load(node, values, scope)
         case Dot():
             return scope.dot
+        case Unary(op="to_float"):
+            return np.asarray(values[node.x]).astype(scope.real)
         case Unary():
             return UNARY[node.op](values[node.x])
         case Binary():
@@ -144,6 +147,14 @@ def param(scope: Scope, name: str) -> Any:
             )
         )
     return scope.params[name]
+
+
+def _scalar(node: Scalar, scope: Scope) -> Any:
+    if node is LOGIT:
+        return scope.logit
+    if node is POSITION:  # left open: equal lengths, where the position is the row (MASK-2)
+        return scope.indices["q"]
+    return param(scope, node.name)
 
 
 def _index(node: Index, scope: Scope) -> Any:
@@ -195,7 +206,7 @@ def _load(node: Load, values: Mapping[Expr, Any], scope: Scope) -> Any:
         )
     picked = table[table_indices(node, table.shape, values)]
     if node.type == "float":
-        return as_accum(picked, scope.accum)
+        return as_accum(picked, scope.accum).astype(scope.real)
     return picked.astype(np.int64 if node.type == "int" else bool)
 
 

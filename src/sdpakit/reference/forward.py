@@ -112,7 +112,7 @@ def _user_logits(ops: Operands, b: int, x: Array) -> Array:
     if isinstance(logits, Alibi):
         slopes = as_accum(param(scope, logits.slopes), scope.accum)[:, None, None]
         p = scope.indices["q"] + offset(logits.align, scope)
-        return x + slopes * (scope.indices["k"] - p)
+        return np.asarray(x + slopes * (scope.indices["k"] - p))
     return np.broadcast_to(evaluate(logits, scope)[logits], x.shape)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from sdpakit.errors import ArgumentError, format_error
-from sdpakit.expr.nodes import Expr, Load, Scalar
-from sdpakit.reference.expressions import LOGIT_NAME, backpropagate, evaluate, table_indices
+from sdpakit.expr.names import LOGIT
+from sdpakit.expr.nodes import Expr, Load
+from sdpakit.reference.expressions import backpropagate, evaluate, table_indices
 from sdpakit.reference.forward import Detail, scope_of
 from sdpakit.reference.operands import Array
 
@@ -88,7 +89,7 @@ def _user_gradients(found: Detail, dlogits: Array) -> tuple[Array, dict[str, Arr
     for b in range(ops.full_shape[0]):
         values = evaluate(logits, scope_of(ops, b, found.biased[b]))
         for node, gradient in backpropagate(logits, values, dlogits[b]).items():
-            if isinstance(node, Scalar) and node.name == LOGIT_NAME:
+            if node is LOGIT:
                 before[b] += gradient
             elif isinstance(node, Load):
                 shape = np.asarray(ops.params[node.table]).shape
@@ -122,4 +123,4 @@ def _reduce(gradient: Array, shape: tuple[int, ...]) -> Array:
     """Sum over the axes along which an operand of this shape was broadcast."""
     total = gradient.sum(axis=tuple(range(gradient.ndim - len(shape))))
     spread = tuple(axis for axis, size in enumerate(shape) if size == 1 and total.shape[axis] != 1)
-    return total.sum(axis=spread, keepdims=True)
+    return np.asarray(total.sum(axis=spread, keepdims=True))

@@ -122,7 +122,7 @@ def _dilated(mask: Dilated, scope: Scope) -> Any:
 
 
 def _predicate(mask: Predicate, scope: Scope) -> Any:
-    return np.asarray(evaluate(mask.expr, scope)[mask.expr], dtype=bool)
+    return np.asarray(evaluate(mask.condition, scope)[mask.condition], dtype=bool)
 
 
 def _documents(mask: Document, scope: Scope) -> Any:

@@ -104,7 +104,7 @@ def prepare(spec: AttentionSpec, q: Any, k: Any, v: Any, given: Mapping[str, Any
         k=k,
         v=v,
         bias=None if bias is None else _broadcast("bias", as_accum(bias, accum), full),
-        bias_shape=np.shape(bias),
+        bias_shape=() if bias is None else np.shape(bias),
         mask=None if mask is None else _broadcast("mask", _kind("mask", mask, "b"), full),
         sinks=None if sinks is None else _exact("sinks", as_accum(sinks, accum), full[1:2]),
         q_len=_lengths("q_lens", given.get("q_lens"), full[0], full[2]),
