@@ -1,0 +1,209 @@
+"""Interleaved timing: every call in every round, all samples kept.
+
+One thread is judged by the processor time of the whole process, so that helper threads count and
+other processes do not. Several threads are judged by wall time, and only by samples during which
+others hardly used the processor.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+# Share of one core that other processes may use before a wall-time sample is set aside.
+FOREIGN_LIMIT = 0.15
+
+# Calls this long are sampled in fewer rounds, so that a slow peer does not take the whole run.
+SLOW_SECONDS = 1.5
+SLOW_ROUNDS = 3
+
+_MAX_CALLS = 100_000
+_STAT = Path("/proc/stat")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One timed batch of calls.
+
+    Attributes
+    ----------
+    round : int
+        Samples of different calls with the same round stood next to each other.
+    calls : int
+        Calls in the batch.
+    wall, cpu : float
+        Wall and processor seconds of one call.
+    foreign : float or None
+        Processor time that others took meanwhile, as a share of one core; None where the system
+        does not say.
+    stolen : float or None
+        The same for time that a hypervisor gave to other machines.
+    """
+
+    round: int
+    calls: int
+    wall: float
+    cpu: float
+    foreign: float | None
+    stolen: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to sample.
+
+    Attributes
+    ----------
+    threads : int
+        1 = processor time, more = wall time.
+    rounds : int
+        Rounds over all calls.
+    sample_seconds : float
+        Least length of a batch.
+    """
+
+    threads: int = 1
+    rounds: int = 7
+    sample_seconds: float = 0.06
+
+    @property
+    def clock(self) -> str:
+        """Name of the clock that samples are judged by, as in the results."""
+        return "process_time" if self.threads == 1 else "perf_counter"
+
+    def seconds(self, sample: Sample) -> float:
+        """Return the seconds of one call by the clock of the plan."""
+        return sample.cpu if self.threads == 1 else sample.wall
+
+    def usable(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Return the samples that count: with several threads, those of quiet moments."""
+        if self.threads == 1:
+            return list(samples)
+        return [s for s in samples if s.foreign is None or s.foreign <= FOREIGN_LIMIT]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median and quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+
+def measure(calls: Mapping[str, Callable[[], object]], plan: Plan) -> dict[str, list[Sample]]:
+    """Sample every call once a round, in an order that turns from round to round.
+
+    Parameters
+    ----------
+    calls : mapping of str to callable
+        What to time.
+    plan : Plan
+        Rounds and lengths.
+
+    Returns
+    -------
+    dict of str to list of Sample
+        In the order of `calls`.
+    """
+    counts = {name: _calibrate(call, plan.sample_seconds) for name, call in calls.items()}
+    samples: dict[str, list[Sample]] = {name: [] for name in calls}
+    names = list(calls)
+    for number in range(plan.rounds):
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            count, seconds = counts[name]
+            if seconds < SLOW_SECONDS or number < SLOW_ROUNDS:
+                samples[name].append(_sample(calls[name], count, number))
+    return samples
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return the median and the quartiles of at least one value."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+
+    def at(share: float) -> float:
+        place = share * last
+        below = int(place)
+        above = min(below + 1, last)
+        return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+    return Spread(median(ordered), at(0.25), at(0.75))
+
+
+def typical_seconds(samples: Sequence[Sample], plan: Plan) -> float | None:
+    """Return the median seconds of one call over the samples that count; None if none does."""
+    usable = plan.usable(samples)
+    return median(plan.seconds(s) for s in usable) if usable else None
+
+
+def paired_ratio(
+    numerator: Sequence[Sample], denominator: Sequence[Sample], plan: Plan
+) -> Spread | None:
+    """Return how many times longer the first call takes, from pairs of the same round.
+
+    Pairs stand next to each other in time, so a processor that slows down slows both.
+
+    Parameters
+    ----------
+    numerator, denominator : sequence of Sample
+        Samples of two calls.
+    plan : Plan
+        The clock, and which samples count.
+
+    Returns
+    -------
+    Spread or None
+        None where no round has a usable sample of both.
+    """
+    below = {s.round: plan.seconds(s) for s in plan.usable(denominator)}
+    ratios = [plan.seconds(s) / below[s.round] for s in plan.usable(numerator) if s.round in below]
+    return spread(ratios) if ratios else None
+
+
+def _calibrate(call: Callable[[], object], sample_seconds: float) -> tuple[int, float]:
+    """Return how many calls fill a sample, and the seconds of one."""
+    call()
+    count = 1
+    while True:
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        taken = time.perf_counter() - start
+        if taken >= sample_seconds / 2 or count >= _MAX_CALLS:
+            one = taken / count
+            return max(1, min(_MAX_CALLS, round(sample_seconds / max(one, 1e-9)))), one
+        count *= 2
+
+
+def _sample(call: Callable[[], object], count: int, number: int) -> Sample:
+    if count > 1:
+        call()  # brings back what the call before has pushed out of the caches
+    busy, stolen = _machine_seconds()
+    cpu, wall = time.process_time(), time.perf_counter()
+    for _ in range(count):
+        call()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    if busy is None or stolen is None:
+        return Sample(number, count, wall / count, cpu / count, None, None)
+    busy_after, stolen_after = _machine_seconds()
+    assert busy_after is not None
+    assert stolen_after is not None
+    foreign = max(0.0, busy_after - busy - cpu) / wall
+    return Sample(number, count, wall / count, cpu / count, foreign, (stolen_after - stolen) / wall)
+
+
+def _machine_seconds() -> tuple[float | None, float | None]:
+    """Return the seconds that all cores have been busy, and those that a hypervisor took."""
+    try:
+        fields = _STAT.read_text(encoding="ascii").split("\n", 1)[0].split()[1:]
+    except OSError:
+        return None, None
+    user, nice, system, _, _, irq, soft_irq, stolen = (int(field) for field in fields[:8])
+    ticks = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + irq + soft_irq) / ticks, stolen / ticks
