@@ -1,0 +1,114 @@
+"""From a spec to the program that it means, with the values that are left to run time."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from sdpakit.errors import SpecError, format_error
+from sdpakit.expr.names import LOGIT
+from sdpakit.expr.nodes import Binary, Const, Dot, Expr, Index, Load, Scalar, Unary, postorder
+from sdpakit.expr.rewrite import substitute
+from sdpakit.ir.program import Program
+from sdpakit.masks import Alibi, Scope
+
+if TYPE_CHECKING:
+    from sdpakit.spec import AttentionSpec
+
+_PAIR = (Index("b"), Index("h"), Index("q"), Index("k"))
+
+# Passes walk expressions recursively, a few frames of Python for each level.
+MAX_DEPTH = 128
+
+
+def build(spec: AttentionSpec) -> tuple[Program, dict[str, int | float]]:
+    """Return the program of a spec, and the run-time numbers that the spec itself decides.
+
+    Parameters
+    ----------
+    spec : AttentionSpec
+        A spec without contradictions.
+
+    Returns
+    -------
+    program : Program
+        Not scheduled. Specs that differ in scale, cap, window sizes, steps or prefix lengths alone
+        give the same program.
+    scalars : dict of str to number
+        "scale", "softcap" if there is a cap, and what the masks left to run time.
+
+    Raises
+    ------
+    SpecError
+        If an alignment is open and lengths may differ (MASK-2), or an expression is nested deeper
+        than `MAX_DEPTH`.
+    """
+    scope = Scope(equal_lens=spec.equal_lens)
+    scalars: dict[str, int | float] = {
+        "scale": 1.0 / math.sqrt(spec.head_dim) if spec.scale is None else float(spec.scale)
+    }
+    if spec.softcap is not None:
+        scalars["softcap"] = float(spec.softcap)
+    mask, logit = _mask(spec, scope), _logit(spec, scope)
+    _check_depth("mask", mask)
+    _check_depth("logits", logit)
+    program = Program(
+        head_dim=spec.head_dim,
+        v_head_dim=spec.v_head_dim,
+        dtype=spec.dtype,
+        accum_dtype=spec.accum_dtype,
+        out_dtype=spec.out_dtype,
+        logit=logit,
+        mask=mask,
+        sink=Load("sinks", spec.accum_dtype, (Index("h"),)) if spec.sinks else None,
+        outputs=spec.outputs,
+        empty_row=spec.empty_row,
+    )
+    return program, scalars | scope.values
+
+
+def _logit(spec: AttentionSpec, scope: Scope) -> Expr:
+    """Return the logit in the normative order: scale, cap, bias, the user's change."""
+    x: Expr = Binary("mul", Scalar("scale", "float"), Dot())  # SCALE-1
+    if spec.softcap is not None:  # CAP-1
+        cap = Scalar("softcap", "float")
+        x = Binary("mul", cap, Unary("tanh", Binary("div", x, cap)))
+    if spec.bias is not None:  # MOD-1
+        x = Binary("add", x, Load("bias", spec.bias, _PAIR))
+    change = spec.logits
+    if change is None:
+        return x
+    changed = change.build(scope) if isinstance(change, Alibi) else scope.resolve("logits", change)
+    return substitute(changed, {LOGIT: x})
+
+
+def _mask(spec: AttentionSpec, scope: Scope) -> Expr:
+    """Return the AND of everything that hides pairs (MASK-1, MASK-4)."""
+    parts: list[Expr] = []
+    if spec.mask is not None:
+        parts.append(spec.mask.build(scope))
+    if spec.q_lens:
+        parts.append(Binary("lt", Index("q"), Index("q_len")))
+    if spec.kv_lens:
+        parts.append(Binary("lt", Index("k"), Index("kv_len")))
+    if not parts:
+        return Const(True)  # noqa: FBT003 - a literal of the scalar language
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = Binary("and", whole, part)
+    return whole
+
+
+def _check_depth(where: str, root: Expr) -> None:
+    depths: dict[Expr, int] = {}
+    for node in postorder(root):
+        depths[node] = 1 + max((depths[child] for child in node.children()), default=0)
+    if depths[root] > MAX_DEPTH:
+        raise SpecError(
+            format_error(
+                where,
+                got=f"an expression nested {depths[root]} operations deep",
+                allowed=f"at most {MAX_DEPTH}",
+                fix="read what differs from a Table instead of writing one operation for each",
+            )
+        )
