@@ -1,0 +1,156 @@
+"""IR text -> object code -> callable addresses, with a cache in the process and one on disk."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import threading
+from typing import Any
+
+from sdpakit.backends.numba_cpu import objectcache
+from sdpakit.backends.numba_cpu.isa import Isa
+from sdpakit.errors import InternalError
+
+# Part of the key of cached objects: raise it when the pipeline below changes.
+PIPELINE_VERSION = 1
+
+_LOCK = threading.Lock()
+_LOADED: dict[str, KernelModule] = {}
+_BUILDING: dict[str, threading.Lock] = {}
+_COUNT = 0
+
+
+@functools.cache
+def _llvm() -> Any:
+    """Return llvmlite's binding with the native target ready."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+def _target_machine(isa: Isa) -> Any:
+    """Return a new target machine: an engine takes ownership of its own, so none is shared."""
+    target = _llvm().Target.from_triple(_llvm().get_process_triple())
+    return target.create_target_machine(cpu=isa.cpu, features=isa.features, opt=2, jit=True)
+
+
+def _optimised(text: str, machine: Any) -> Any:
+    """Return the parsed, verified and optimised module. The kernels are vectorised already."""
+    llvm = _llvm()
+    module = llvm.parse_assembly(text)
+    module.triple, module.data_layout = llvm.get_process_triple(), str(machine.target_data)
+    module.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
+class KernelModule:
+    """Loaded machine code of one module; addresses are valid as long as the object lives.
+
+    Attributes
+    ----------
+    ir : str
+        IR text as it was emitted.
+    isa : Isa
+        What it was compiled for.
+    from_cache : bool
+        Whether the machine code came from the disk.
+    """
+
+    def __init__(self, text: str, isa: Isa, code: bytes, from_cache: bool) -> None:
+        llvm = _llvm()
+        self.ir = text
+        self.isa = isa
+        self.from_cache = from_cache
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine(isa))
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        self._engine.finalize_object()
+
+    def address(self, name: str) -> int:
+        """Return the address of a function.
+
+        Raises
+        ------
+        InternalError
+            If the module has no such function.
+        """
+        found: int = self._engine.get_function_address(name)
+        if not found:
+            raise InternalError(f"the kernel module has no function {name!r}")
+        return found
+
+    @functools.cached_property
+    def asm(self) -> str:
+        """Assembly text, compiled anew from the IR."""
+        machine = _target_machine(self.isa)
+        text: str = machine.emit_assembly(_optimised(self.ir, machine))
+        return text
+
+
+def _key(text: str, isa: Isa) -> str:
+    import llvmlite
+
+    version = ".".join(map(str, _llvm().llvm_version_info))
+    parts = (str(PIPELINE_VERSION), llvmlite.__version__, version, isa.cpu, isa.features, text)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _compile(text: str, isa: Isa) -> bytes:
+    global _COUNT
+    with _LOCK:
+        _COUNT += 1
+    machine = _target_machine(isa)
+    code: bytes = machine.emit_object(_optimised(text, machine))
+    return code
+
+
+def _load(text: str, isa: Isa, key: str) -> KernelModule:
+    stored = objectcache.read(key)
+    if stored is not None:
+        return KernelModule(text, isa, stored, True)
+    code = _compile(text, isa)
+    objectcache.write(key, code)
+    return KernelModule(text, isa, code, False)
+
+
+def compile_ir(text: str, isa: Isa) -> KernelModule:
+    """Return the loaded code of an IR text; equal texts in one process give the same object.
+
+    Parameters
+    ----------
+    text : str
+        A whole module.
+    isa : Isa
+        What to compile for; must be one that the host runs.
+    """
+    key = _key(text, isa)
+    with _LOCK:
+        found = _LOADED.get(key)
+        if found is not None:
+            return found
+        building = _BUILDING.setdefault(key, threading.Lock())
+    with building:  # several threads that want the same kernel compile it once, others are not held up
+        with _LOCK:
+            found = _LOADED.get(key)
+        if found is None:
+            found = _load(text, isa, key)
+            with _LOCK:
+                _LOADED[key] = found
+                _BUILDING.pop(key, None)
+    return found
+
+
+def compile_count() -> int:
+    """Return how many modules LLVM has compiled in this process; cache hits do not count."""
+    return _COUNT
+
+
+def clear_loaded() -> None:
+    """Forget the modules of this process (those in use stay alive), so that the next one comes from the disk."""
+    with _LOCK:
+        _LOADED.clear()

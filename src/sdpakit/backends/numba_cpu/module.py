@@ -1,0 +1,58 @@
+"""The LLVM module of one kernel: packers, panel step, unpacker, as readable text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from sdpakit.backends.numba_cpu import packing
+from sdpakit.backends.numba_cpu.layout import PanelLayout
+from sdpakit.backends.numba_cpu.panel import LogitFn, MaskFn, Pairs, PanelStep, declare_step
+
+# Part of the key of cached objects, together with the IR text.
+GENERATOR_VERSION = 1
+
+
+def emit_module(
+    layout: PanelLayout,
+    logit: LogitFn | None = None,
+    mask: MaskFn | None = None,
+    int_bits: int = 32,
+    extend: Callable[[Any], None] | None = None,
+    comment: str = "",
+) -> str:
+    """Return the IR text of a kernel.
+
+    Parameters
+    ----------
+    layout : PanelLayout
+        Sizes, dtypes, ISA.
+    logit, mask, int_bits
+        See `panel.Pairs`.
+    extend : callable or None
+        Called with the llvmlite module to add functions of its own.
+    comment : str
+        Free text for the head of the module.
+
+    Returns
+    -------
+    str
+        Deterministic text with the functions begin, pack_q, pack_k, pack_v, step and unpack_o.
+    """
+    module = ir.Module(name="sdpakit", context=ir.Context())
+    packing.emit_begin(module, layout)
+    packing.emit_pack_q(module, layout)
+    packing.emit_pack_k(module, layout)
+    packing.emit_pack_v(module, layout)
+    PanelStep(declare_step(module), layout, Pairs(logit, mask, int_bits)).emit()
+    packing.emit_unpack_o(module, layout)
+    if extend is not None:
+        extend(module)
+    head = [
+        *comment.splitlines(),
+        f"isa {layout.isa.name}, element {layout.element}, panel of {layout.width} queries, "
+        f"tiles of {layout.block_kv} keys, register tile {layout.rows} x {layout.vectors} vectors",
+    ]
+    return "".join(f"; {line}\n" for line in head) + str(module)

@@ -1,0 +1,318 @@
+"""Packers between the caller's arrays and the layouts of the kernels; every dtype conversion happens here.
+
+The caller's memory may have any strides and alignment. Nothing past the last element of a row is read (what lies there may
+be NaN or unmapped) and nothing outside the rows is written. A row with adjacent elements goes through vectors, any
+other one element at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from sdpakit.backends.numba_cpu import storage, vecmath
+from sdpakit.backends.numba_cpu.layout import PanelLayout
+from sdpakit.backends.numba_cpu.vector import I64, VectorEmitter, declare
+
+Value = Any
+
+
+class Packer:
+    """Emits one packing function.
+
+    Parameters
+    ----------
+    module : llvmlite.ir.Module
+        Where the function goes.
+    layout : PanelLayout
+        Sizes and dtypes.
+    name : str
+        Name of the function.
+    arguments : sequence of str
+        Names of its int64 arguments.
+    returns : bool
+        Whether it returns an int64.
+    """
+
+    def __init__(
+        self, module: Any, layout: PanelLayout, name: str, arguments: Sequence[str], returns: bool = False
+    ) -> None:
+        result = I64 if returns else ir.VoidType()
+        function = ir.Function(module, ir.FunctionType(result, [I64] * len(arguments)), name)
+        function.attributes.add("nounwind")
+        for value, text in zip(function.args, arguments, strict=True):
+            value.name = text
+        self.arg: dict[str, Value] = dict(zip(arguments, function.args, strict=True))
+        self.layout = layout
+        self.e = VectorEmitter(ir.IRBuilder(function.append_basic_block("entry")), layout.isa, layout.element)
+
+    # --- memory of the caller ---
+
+    def load_lanes(self, address: Value, count: int, dtype: str) -> Value:
+        """Load `count` adjacent stored elements as a vector of compute elements, zeros behind them."""
+        e, kind = self.e, ir.VectorType(storage.raw_type(dtype), self.e.w)
+        if count == e.w:
+            raw = e.load(address, kind, align=1)
+        else:
+            raw = self._masked("load", kind, [e.pointer(address), self._first(count), ir.Constant(kind, None)])
+        return storage.decode(e, raw, dtype)
+
+    def store_lanes(self, value: Value, address: Value, count: int, dtype: str) -> None:
+        """Store the first `count` lanes, rounded to a stored dtype, to adjacent elements."""
+        raw = storage.encode(self.e, value, dtype)
+        if count == self.e.w:
+            self.e.store(raw, address, align=1)
+        else:
+            self._masked("store", raw.type, [raw, self.e.pointer(address), self._first(count)])
+
+    def _first(self, count: int) -> Value:
+        return ir.Constant(self.e.IV(1), [int(lane < count) for lane in range(self.e.w)])
+
+    def _masked(self, what: str, kind: Any, arguments: list[Value]) -> Value:
+        """Call llvm.masked.load or llvm.masked.store with the alignment of a byte."""
+        b = self.e.b
+        suffix = f"v{kind.count}{storage.suffix(kind.element)}.p0"
+        result = kind if what == "load" else ir.VoidType()
+        function = declare(b.module, f"llvm.masked.{what}.{suffix}", result, [a.type for a in arguments])
+        return b.call(function, arguments)
+
+    def load_one(self, address: Value) -> Value:
+        """Load one stored element as a scalar of the compute element."""
+        raw = self.e.load(address, storage.raw_type(self.layout.dtype), align=1)
+        return storage.decode(self.e, raw, self.layout.dtype)
+
+    def blocks(self, width: int, body: Callable[[Value, int], None], name: str) -> None:
+        """Emit `body(d, count)` for each block of w columns of `width`: a loop of whole ones, then the rest."""
+        e = self.e
+        whole, rest = divmod(width, e.w)
+
+        def block(i: Value, _: list[Value]) -> Sequence[Value]:
+            body(e.imul(i, e.c(e.w)), e.w)
+            return ()
+
+        if whole:
+            e.loop(e.c(whole), block, (), name, guard=False)
+        if rest:
+            body(e.c(whole * e.w), rest)
+
+    def adjacent(self, itemsize: int) -> Value:
+        """Return whether the elements of a row are adjacent."""
+        return self.e.icmp("==", self.arg["el_stride"], self.e.c(itemsize))
+
+    def either(self, condition: Value, then: Callable[[], None], other: Callable[[], None]) -> None:
+        """Emit if/else."""
+        with self.e.b.if_else(condition, likely=True) as (on_true, on_false):
+            with on_true:
+                then()
+            with on_false:
+                other()
+
+    def each(self, count: Value, body: Callable[[Value], None], name: str) -> None:
+        """Emit a loop without carried values, which may run no round."""
+
+        def once(i: Value, _: list[Value]) -> Sequence[Value]:
+            body(i)
+            return ()
+
+        self.e.loop(count, once, (), name)
+
+    def at(self, base: Value, *terms: tuple[Value, Value | int]) -> Value:
+        """Return base + sum of index * stride bytes."""
+        e = self.e
+        total = base
+        for index, stride in terms:
+            total = e.iadd(total, e.imul(index, e.c(stride) if isinstance(stride, int) else stride))
+        return total
+
+
+def emit_pack_q(module: Any, layout: PanelLayout) -> None:
+    """Emit pack_q(src, row_stride, el_stride, rows, qt, qfactor): rows of q become lanes of QT [D][W], times a factor."""
+    names = ("src", "row_stride", "el_stride", "rows", "qt", "qfactor")
+    p = Packer(module, layout, "pack_q", names)
+    e, arg = p.e, p.arg
+    factor = e.b.bitcast(arg["qfactor"], ir.DoubleType())
+    scalar = factor if e.element == "float64" else e.b.fptrunc(factor, e.S)
+    last = e.isub(arg["rows"], e.c(1))
+
+    def block(first_lane: Value, d: Value, count: int) -> None:
+        rows = []
+        for r in range(e.w):
+            row = e.imin(e.iadd(first_lane, e.c(r)), last)
+            source = p.at(arg["src"], (row, arg["row_stride"]), (d, layout.itemsize))
+            rows.append(p.load_lanes(source, count, layout.dtype))
+        lane = e.iadd(e.lane_ids(64), e.splat(first_lane))
+        valid = e.icmp("<", lane, e.splat(arg["rows"]))
+        for c, column in enumerate(vecmath.transpose(e, rows)[:count]):
+            value = e.select(valid, e.mul(column, e.splat(scalar)), e.const(0.0))
+            target = p.at(arg["qt"], (e.iadd(d, e.c(c)), layout.row_bytes), (first_lane, e.esz))
+            e.store(value, target)
+
+    def vectors() -> None:
+        def group(v: Value) -> None:
+            first_lane = e.imul(v, e.c(e.w))
+            p.blocks(layout.head_dim, lambda d, count: block(first_lane, d, count), "transpose.q")
+
+        p.each(e.c(layout.vectors), group, "vectors")
+
+    def elements() -> None:
+        def one(d: Value, lane: Value) -> None:
+            row = e.imin(lane, last)
+            x = p.load_one(p.at(arg["src"], (row, arg["row_stride"]), (d, arg["el_stride"])))
+            value = e.select(e.icmp("<", lane, arg["rows"]), e.mul(x, scalar), ir.Constant(e.S, 0.0))
+            e.store(value, p.at(arg["qt"], (d, layout.row_bytes), (lane, e.esz)))
+
+        p.each(
+            e.c(layout.head_dim),
+            lambda d: p.each(e.c(layout.width), lambda lane: one(d, lane), "lane"),
+            "strided.q",
+        )
+
+    p.either(p.adjacent(layout.itemsize), vectors, elements)
+    e.b.ret_void()
+
+
+def emit_pack_k(module: Any, layout: PanelLayout) -> None:
+    """Emit pack_k(src, row_stride, el_stride, n, dst): rows of compute elements, zero rows up to a multiple of R."""
+    p = Packer(module, layout, "pack_k", ("src", "row_stride", "el_stride", "n", "dst"))
+    e, arg = p.e, p.arg
+
+    def copy(j: Value) -> None:
+        def block(d: Value, count: int) -> None:
+            source = p.at(arg["src"], (j, arg["row_stride"]), (d, layout.itemsize))
+            target = p.at(arg["dst"], (j, layout.k_row_bytes), (d, e.esz))
+            p.store_lanes(p.load_lanes(source, count, layout.dtype), target, count, layout.element)
+
+        p.blocks(layout.head_dim, block, "copy.k")
+
+    def one(j: Value, d: Value) -> None:
+        x = p.load_one(p.at(arg["src"], (j, arg["row_stride"]), (d, arg["el_stride"])))
+        e.store(x, p.at(arg["dst"], (j, layout.k_row_bytes), (d, e.esz)))
+
+    def elements(j: Value) -> None:
+        p.each(e.c(layout.head_dim), lambda d: one(j, d), "element")
+
+    def zero(i: Value) -> None:
+        def block(d: Value, count: int) -> None:
+            target = p.at(arg["dst"], (e.iadd(arg["n"], i), layout.k_row_bytes), (d, e.esz))
+            p.store_lanes(e.const(0.0), target, count, layout.element)
+
+        p.blocks(layout.head_dim, block, "zero.k")
+
+    p.either(
+        p.adjacent(layout.itemsize),
+        lambda: p.each(arg["n"], copy, "rows.k"),
+        lambda: p.each(arg["n"], elements, "strided.k"),
+    )
+    rest = e.b.srem(arg["n"], e.c(layout.rows))
+    missing = e.b.srem(e.isub(e.c(layout.rows), rest), e.c(layout.rows))
+    p.each(missing, zero, "pad.k")
+    e.b.ret_void()
+
+
+def emit_pack_v(module: Any, layout: PanelLayout) -> None:
+    """Emit pack_v(src, row_stride, el_stride, n, dst, staging) -> 1 if a value is NaN or inf, else 0.
+
+    A row is stored group by group, a whole vector at a time: what spills over is the start of the next row of the group, written
+    later, or the slack behind the group.
+    """
+    names = ("src", "row_stride", "el_stride", "n", "dst", "staging")
+    p = Packer(module, layout, "pack_v", names, returns=True)
+    e, arg = p.e, p.arg
+    poison = e.b.alloca(e.V, name="poison")
+    e.store(e.const(0.0), poison)
+
+    def scatter(source: Value, j: Value, dtype: str, itemsize: int) -> None:
+        seen = e.load(poison)
+        for d0, size, start in layout.v_groups:
+            for c in range(0, size, e.w):
+                count = min(e.w, layout.v_head_dim - d0 - c)
+                x = p.load_lanes(e.offset(source, (d0 + c) * itemsize), count, dtype)
+                seen = e.fma(x, e.const(0.0), seen)  # 0 unless x is NaN or inf
+                target = p.at(arg["dst"], (j, size * e.esz))
+                e.store(x, e.offset(target, start + c * e.esz))
+        e.store(seen, poison)
+
+    def rows(j: Value) -> None:
+        scatter(p.at(arg["src"], (j, arg["row_stride"])), j, layout.dtype, layout.itemsize)
+
+    def gather(j: Value, d: Value) -> None:
+        x = p.load_one(p.at(arg["src"], (j, arg["row_stride"]), (d, arg["el_stride"])))
+        e.store(x, p.at(arg["staging"], (d, e.esz)))
+
+    def strided(j: Value) -> None:
+        p.each(e.c(layout.v_head_dim), lambda d: gather(j, d), "element")
+        scatter(arg["staging"], j, layout.element, e.esz)
+
+    if layout.v_head_dim:
+        p.either(
+            p.adjacent(layout.itemsize),
+            lambda: p.each(arg["n"], rows, "rows.v"),
+            lambda: p.each(arg["n"], strided, "strided.v"),
+        )
+    bad = e.b.fcmp_unordered("uno", e.load(poison), e.const(0.0))
+    bits = e.b.bitcast(bad, ir.IntType(e.w))
+    e.b.ret(e.b.zext(e.b.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0)), I64))
+
+
+def emit_unpack_o(module: Any, layout: PanelLayout) -> None:
+    """Emit unpack_o(ot, inv, out, row_stride, el_stride, rows): out[i, d] = OT[d][i] * inv[i], rounded once (NUM-5)."""
+    names = ("ot", "inv", "out", "row_stride", "el_stride", "rows")
+    p = Packer(module, layout, "unpack_o", names)
+    e, arg = p.e, p.arg
+    item = storage.itemsize(layout.out_dtype)
+
+    def block(first_lane: Value, d: Value, count: int) -> None:
+        inverse = e.load(p.at(arg["inv"], (first_lane, e.esz)))
+        columns = [e.const(0.0)] * e.w
+        for c in range(count):
+            source = p.at(arg["ot"], (e.iadd(d, e.c(c)), layout.row_bytes), (first_lane, e.esz))
+            columns[c] = e.mul(e.load(source), inverse)
+        for r, row in enumerate(vecmath.transpose(e, columns)):
+            lane = e.iadd(first_lane, e.c(r))
+            with e.b.if_then(e.icmp("<", lane, arg["rows"])):
+                target = p.at(arg["out"], (lane, arg["row_stride"]), (d, item))
+                p.store_lanes(row, target, count, layout.out_dtype)
+
+    def vectors() -> None:
+        def group(v: Value) -> None:
+            first_lane = e.imul(v, e.c(e.w))
+            p.blocks(layout.v_head_dim, lambda d, count: block(first_lane, d, count), "transpose.o")
+
+        needed = e.b.sdiv(e.iadd(arg["rows"], e.c(e.w - 1)), e.c(e.w))
+        p.each(needed, group, "vectors")
+
+    def one(lane: Value, d: Value) -> None:
+        x = e.load(p.at(arg["ot"], (d, layout.row_bytes), (lane, e.esz)), e.S)
+        value = e.mul(x, e.load(p.at(arg["inv"], (lane, e.esz)), e.S))
+        target = p.at(arg["out"], (lane, arg["row_stride"]), (d, arg["el_stride"]))
+        e.store(storage.encode(e, value, layout.out_dtype), target, align=1)
+
+    def elements() -> None:
+        p.each(
+            arg["rows"],
+            lambda lane: p.each(e.c(layout.v_head_dim), lambda d: one(lane, d), "element"),
+            "strided.o",
+        )
+
+    p.either(p.adjacent(item), vectors, elements)
+    e.b.ret_void()
+
+
+def emit_begin(module: Any, layout: PanelLayout) -> None:
+    """Emit begin(ot, st): the state of a panel that has seen no key."""
+    p = Packer(module, layout, "begin", ("ot", "st"))
+    e, arg = p.e, p.arg
+    start = {"m": -math.inf, "tmax": -math.inf, "alpha": 1.0}
+    for r, name in enumerate(layout.stat_rows):
+        for v in range(layout.vectors):
+            address = e.offset(arg["st"], r * layout.row_bytes + v * e.w * e.esz)
+            e.store(e.const(start.get(name, 0.0)), address)
+
+    def zero(i: Value) -> None:
+        e.store(e.const(0.0), p.at(arg["ot"], (i, e.w * e.esz)))
+
+    p.each(e.c(layout.v_head_dim * layout.vectors), zero, "zero.o")
+    e.b.ret_void()
