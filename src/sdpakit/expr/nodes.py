@@ -12,6 +12,7 @@ a program with shared parts costs its number of distinct nodes, not of paths thr
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -59,7 +60,7 @@ BINARY: dict[str, tuple[tuple[Type, ...], Type | None]] = {
 
 
 class Expr:
-    """A node of the scalar language; build nodes with the functions and operators, not by hand."""
+    """A node of the scalar language: immutable, equal to nothing but itself."""
 
     __slots__ = ("__weakref__", "_key", "type")
     _fields: ClassVar[tuple[str, ...]] = ()
@@ -80,29 +81,33 @@ class Expr:
                 found.extend(item for item in value if isinstance(item, Expr))
         return tuple(found)
 
-    def __bool__(self) -> bool:
-        raise SpecError(
-            format_error(
-                "mask or logit expression",
-                got="a Python `if`, `and`, `or`, `not`, `in` or chained comparison on a symbol",
-                allowed="& | ~ between comparisons in parentheses; where(condition, a, b)",
-                fix="write (a <= b) & (b < c) for a <= b < c, and where(...) for if",
-            )
-        )
-
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), self.fields())
 
     def __repr__(self) -> str:
         from sdpakit.expr.text import to_text
 
-        return f"expr({to_text(self)!r})"
+        return f"formula({to_text(self)!r})"
 
-    # `sdpakit.expr.trace` installs the operators; it decides the types of mixed operands.
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"nodes are immutable; {name!r} cannot be set")
+
+    # No operators: `==` on nodes must stay identity, or containers of nodes could not compare.
+    # Users write with `sdpakit.expr.values.Value`, which wraps a node.
 
 
 _LIVE: weakref.WeakValueDictionary[tuple[Any, ...], Expr] = weakref.WeakValueDictionary()
 _LOCK = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """Give a forked child a free lock: the thread that held the old one does not exist there."""
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _intern(cls: type[NodeT], type_: Type, fields: tuple[Any, ...]) -> NodeT:

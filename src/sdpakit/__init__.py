@@ -1,0 +1,147 @@
+"""sdpakit: a compiler for scaled dot-product attention.
+
+Say what is meant with `AttentionSpec`, get a kernel with `compile`, or call `attention` on arrays.
+Every name below is imported on first use, so that `import sdpakit` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sdpakit import backends, conformance, reference
+    from sdpakit.attention_api import attention
+    from sdpakit.compiler import compile  # noqa: A004
+    from sdpakit.errors import (
+        ArgumentError,
+        ArgumentTypeError,
+        BackendError,
+        BackendUnavailableError,
+        CacheWarning,
+        InternalError,
+        ScaleWarning,
+        SdpakitError,
+        SpecError,
+        UnknownBackendError,
+        UnsupportedSpecError,
+    )
+    from sdpakit.expr.functions import (
+        absolute,
+        exp,
+        floor,
+        log,
+        maximum,
+        minimum,
+        sqrt,
+        tanh,
+        to_float,
+        to_int,
+        where,
+    )
+    from sdpakit.expr.operands import Scalar, Table
+    from sdpakit.expr.text import formula
+    from sdpakit.folding import fold_scale
+    from sdpakit.kernel import Kernel
+    from sdpakit.masks import (
+        Alibi,
+        Causal,
+        Dense,
+        Dilated,
+        Document,
+        Mask,
+        Predicate,
+        Prefix,
+        Window,
+    )
+    from sdpakit.output import AttentionOutput
+    from sdpakit.spec import AttentionSpec
+
+__version__ = "0.1.0"
+
+_ERRORS = (
+    "ArgumentError ArgumentTypeError BackendError BackendUnavailableError CacheWarning "
+    "InternalError ScaleWarning SdpakitError SpecError UnknownBackendError UnsupportedSpecError"
+)
+_FUNCTIONS = "absolute exp floor log maximum minimum sqrt tanh to_float to_int where"
+_MASKS = "Alibi Causal Dense Dilated Document Mask Predicate Prefix Window"
+_HOME: dict[str, str] = {
+    name: module
+    for module, names in {
+        "attention_api": "attention",
+        "compiler": "compile",
+        "errors": _ERRORS,
+        "expr.functions": _FUNCTIONS,
+        "expr.operands": "Scalar Table",
+        "expr.text": "formula",
+        "folding": "fold_scale",
+        "kernel": "Kernel",
+        "masks": _MASKS,
+        "output": "AttentionOutput",
+        "spec": "AttentionSpec",
+    }.items()
+    for name in names.split()
+}
+_MODULES = ("backends", "conformance", "reference")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"sdpakit.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'sdpakit' has no attribute {name!r}")
+    value = getattr(import_module(f"sdpakit.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+__all__ = [
+    "Alibi",
+    "ArgumentError",
+    "ArgumentTypeError",
+    "AttentionOutput",
+    "AttentionSpec",
+    "BackendError",
+    "BackendUnavailableError",
+    "CacheWarning",
+    "Causal",
+    "Dense",
+    "Dilated",
+    "Document",
+    "InternalError",
+    "Kernel",
+    "Mask",
+    "Predicate",
+    "Prefix",
+    "Scalar",
+    "ScaleWarning",
+    "SdpakitError",
+    "SpecError",
+    "Table",
+    "UnknownBackendError",
+    "UnsupportedSpecError",
+    "Window",
+    "__version__",
+    "absolute",
+    "attention",
+    "backends",
+    "compile",
+    "conformance",
+    "exp",
+    "floor",
+    "fold_scale",
+    "formula",
+    "log",
+    "maximum",
+    "minimum",
+    "reference",
+    "sqrt",
+    "tanh",
+    "to_float",
+    "to_int",
+    "where",
+]
