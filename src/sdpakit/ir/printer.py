@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sdpakit.expr.nodes import Expr
+from sdpakit.expr.text import to_text as expression_text
 from sdpakit.ir.program import Program
 
 
