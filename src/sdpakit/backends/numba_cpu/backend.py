@@ -1,0 +1,84 @@
+"""The numba_cpu backend: SIMD micro-kernels by llvmlite, walked by one function of Numba."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from sdpakit.backends.base import Availability, Capabilities, Options
+from sdpakit.dtypes import FLOATS
+
+if TYPE_CHECKING:
+    from sdpakit.backends.base import Artifact, Launcher
+    from sdpakit.ir.program import Program
+    from sdpakit.spec import AttentionSpec
+
+# The packed queries and the accumulator of one panel are this wide; beyond it they leave the
+# second-level cache together with the smallest tile.
+MAX_HEAD_DIM = 1024
+
+
+class NumbaCpuBackend:
+    """See `sdpakit.backends.base.Backend`. Nothing heavy is imported before `lower`.
+
+    Options: "isa" (what `sdpakit info` lists; default: the best of the host) and "block_kv" (keys
+    of a tile, at most; the bits of results depend on it).
+    """
+
+    name = "numba_cpu"
+
+    def availability(self) -> Availability:
+        """Say whether Numba and llvmlite are installed."""
+        for package in ("numba", "llvmlite"):
+            if find_spec(package) is None:
+                return Availability(
+                    ok=False, reason=f"no {package}", hint=f"python -m pip install {package}"
+                )
+        return Availability(ok=True)
+
+    def capabilities(self) -> Capabilities:
+        """Return what can be compiled."""
+        return Capabilities(
+            dtypes=frozenset(FLOATS),
+            max_head_dim=MAX_HEAD_DIM,
+            outputs=frozenset(("out", "lse", "max_logit", "entropy", "sum_p2")),
+            options=frozenset(("isa", "block_kv")),
+        )
+
+    def unsupported_reasons(self, spec: AttentionSpec, options: Options) -> list[str]:
+        """Return why a spec cannot be compiled here."""
+        reasons = [
+            f"{name}={width} > {MAX_HEAD_DIM}"
+            for name, width in (("head_dim", spec.head_dim), ("v_head_dim", spec.v_head_dim))
+            if width > MAX_HEAD_DIM
+        ]
+        reasons += _refused_options(options)
+        return reasons
+
+    def lower(self, program: Program, options: Options) -> Artifact:
+        """Return LLVM IR; integers of expressions are 32 bits wide (see `launcher`)."""
+        from sdpakit.backends.numba_cpu.lower import lower
+
+        return lower(program, options)
+
+    def load(self, artifact: Artifact) -> Launcher:
+        """Compile, or take machine code from the disk."""
+        from sdpakit.backends.numba_cpu.launcher import CpuLauncher
+
+        return CpuLauncher(artifact)
+
+
+def _refused_options(options: Options) -> list[str]:
+    from sdpakit.backends.numba_cpu.isa import available_isas
+
+    reasons = []
+    isa = options.get("isa")
+    if isa not in (None, "auto", *available_isas()):
+        reasons.append(f"isa={isa!r} is none of {', '.join(available_isas())} (what this host has)")
+    block_kv = options.get("block_kv")
+    if block_kv is not None and (type(block_kv) is not int or block_kv < 1):
+        reasons.append(f"block_kv={block_kv!r} is not a positive int")
+    return reasons
+
+
+BACKEND = NumbaCpuBackend()

@@ -1,0 +1,423 @@
+"""The walk over items, KV tiles and panels, compiled once for every spec.
+
+All sizes, strides and addresses of generated functions come in an int64 descriptor, so this file
+knows no dtype, no head width and no mask, and its compiled form is kept on disk by Numba. An item is
+a range of query rows of a range of query heads that read one kv head. For each item, each KV tile is
+packed once and met by every panel of the item. Tiles lie on an absolute grid and a panel always
+starts at a multiple of its width, so the partition into items never shows in the bits (DET-1).
+
+Numba recompiles when this file changes, and only then: whatever the compiled code depends on
+(offsets, intrinsics) has to stay in this file.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import pickle
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from sdpakit.errors import CacheWarning
+
+# Fields of the descriptor. X, X_B, X_H, X_I, X_D: address and byte strides of an array.
+(
+    NEXT_ITEM,  # counter: the next item that nobody has taken
+    DONE_ITEMS,  # counter: items that are done
+    ITEMS,
+    BATCH,
+    KV_HEADS,
+    GROUP,  # query heads for each kv head (SHAPE-2)
+    ROW_CHUNKS,
+    CHUNK_ROWS,  # query rows of an item, a multiple of WIDTH
+    HEAD_CHUNKS,
+    CHUNK_HEADS,  # query heads of an item
+    WIDTH,  # queries of a panel
+    ROW_STEP,  # a step may start at multiples of this inside a tile
+    BLOCK_KV,  # keys of a tile
+    ELEMENT_BYTES,  # of the accumulation dtype
+    Q,
+    Q_B,
+    Q_H,
+    Q_I,
+    Q_D,
+    K,
+    K_B,
+    K_H,
+    K_J,
+    K_D,
+    V,
+    V_B,
+    V_H,
+    V_J,
+    V_D,
+    OUT,
+    OUT_B,
+    OUT_H,
+    OUT_I,
+    OUT_D,
+    LSE,  # address 0: not wanted; so for the three below
+    LSE_B,
+    LSE_H,
+    LSE_I,
+    MAX_LOGIT,
+    MAX_LOGIT_B,
+    MAX_LOGIT_H,
+    MAX_LOGIT_I,
+    ENTROPY,
+    ENTROPY_B,
+    ENTROPY_H,
+    ENTROPY_I,
+    SUM_P2,
+    SUM_P2_B,
+    SUM_P2_H,
+    SUM_P2_I,
+    Q_LEN,  # address of one int64 for each batch entry
+    KV_LEN,
+    CONTEXT,  # address of ctx (see context.py)
+    Q_FACTOR,  # bits of a float64: factor of q while it is packed
+    M_UNIT,  # log2 units in one unit of m
+    MAX_FACTOR,  # bits of a float64: natural units in one unit of tmax
+    EMPTY_FACTOR,  # bits of a float64: 0.0 or NaN, the out of a row without keys
+    BEGIN,  # addresses of generated functions; 0 for the last three: not needed
+    STEP,
+    PACK_Q,
+    PACK_K,
+    PACK_V,
+    UNPACK_O,
+    KEY_RANGES,
+    TILE_CLASS,
+    SINK,
+    K_TILE_AT,  # offsets into the scratch of a thread
+    V_TILE_AT,
+    P_AT,
+    STAGING_AT,
+    FACTORS_AT,
+    RANGES_AT,
+    PANELS_AT,
+    PANEL_BYTES,  # a panel is q, o and the statistics
+    O_AT,
+    M_AT,
+    L_AT,
+    TMAX_AT,
+    E1_AT,
+    P2_AT,
+    FIELDS,
+) = range(81)
+
+PARTIAL = 1  # flags of a step; its first row stands above them
+FIRST_SHIFT = 8
+RANGE_BYTES = 32  # maybe_lo, maybe_hi, must_lo, must_hi of a panel
+
+LN2 = math.log(2.0)
+LOG2_E = 1.0 / LN2
+
+_I64 = ir.IntType(64)
+
+
+@intrinsic
+def _call(_typing: Any, address: Any, arguments: Any) -> Any:
+    """Call the function at `address` with a tuple of int64 and return its int64."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        function = ir.FunctionType(_I64, [_I64] * len(arguments))
+        pointer = builder.inttoptr(values[0], function.as_pointer())
+        operands = [builder.extract_value(values[1], n) for n in range(len(arguments))]
+        return builder.call(pointer, operands)
+
+    return types.int64(address, arguments), generate
+
+
+@intrinsic
+def _fetch_add(_typing: Any, address: Any, amount: Any) -> Any:
+    """Add to the int64 at `address` in one step and return what it was."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        pointer = builder.inttoptr(values[0], _I64.as_pointer())
+        return builder.atomic_rmw("add", pointer, values[1], "acq_rel")
+
+    return types.int64(address, amount), generate
+
+
+def _loader(element: Any, result: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        pointer = builder.inttoptr(values[0], element.as_pointer())
+        loaded = builder.load(pointer, align=1)
+        return builder.fpext(loaded, ir.DoubleType()) if element == ir.FloatType() else loaded
+
+    return intrinsic(lambda _typing, address: (result(address), generate))
+
+
+def _storer(element: Any) -> Any:
+    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        value = builder.fptrunc(values[1], element) if element == ir.FloatType() else values[1]
+        pointer = builder.inttoptr(values[0], element.as_pointer())
+        builder.store(value, pointer, align=1)
+        return context.get_dummy_value()
+
+    return intrinsic(lambda _typing, address, value: (types.void(address, value), generate))
+
+
+@intrinsic
+def _float(_typing: Any, bits: Any) -> Any:
+    """Return the float64 of these bits."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.bitcast(values[0], ir.DoubleType())
+
+    return types.float64(bits), generate
+
+
+_load_int = _loader(_I64, types.int64)
+_load_float32 = _loader(ir.FloatType(), types.float64)
+_load_float64 = _loader(ir.DoubleType(), types.float64)
+_store_int = _storer(_I64)
+_store_float32 = _storer(ir.FloatType())
+_store_float64 = _storer(ir.DoubleType())
+
+
+class Item(NamedTuple):
+    """Query rows [row, row_end) of query heads [head, head + heads) of a batch entry."""
+
+    b: int
+    kv_head: int
+    head: int
+    heads: int
+    row: int
+    row_end: int
+    panels: int  # for each head
+    kv_len: int
+
+
+@njit(nogil=True)
+def _load(address: int, element_bytes: int) -> float:
+    return _load_float32(address) if element_bytes == 4 else _load_float64(address)
+
+
+@njit(nogil=True)
+def _store(address: int, value: float, element_bytes: int) -> None:
+    if element_bytes == 4:
+        _store_float32(address, value)
+    else:
+        _store_float64(address, value)
+
+
+@njit(nogil=True)
+def _item(d: Any, number: int) -> Item:
+    """Decode an item; the last rows come first, as they see most keys under a causal mask."""
+    rest, head_chunk = divmod(number, d[HEAD_CHUNKS])
+    rest, kv_head = divmod(rest, d[KV_HEADS])
+    chunk, b = divmod(rest, d[BATCH])
+    row = (d[ROW_CHUNKS] - 1 - chunk) * d[CHUNK_ROWS]
+    row_end = min(row + d[CHUNK_ROWS], _load_int(d[Q_LEN] + 8 * b))
+    first = head_chunk * d[CHUNK_HEADS]
+    heads = min(d[CHUNK_HEADS], d[GROUP] - first)
+    panels = max(0, (row_end - row + d[WIDTH] - 1) // d[WIDTH])
+    head = kv_head * d[GROUP] + first
+    return Item(b, kv_head, head, heads, row, row_end, panels, _load_int(d[KV_LEN] + 8 * b))
+
+
+@njit(nogil=True)
+def _panel(d: Any, item: Item, scratch: int, panel: int) -> Any:
+    """Return address, head, first row and number of rows of a panel of the item."""
+    head, block = divmod(panel, item.panels)
+    row = item.row + block * d[WIDTH]
+    address = scratch + d[PANELS_AT] + panel * d[PANEL_BYTES]
+    return address, item.head + head, row, min(d[WIDTH], item.row_end - row)
+
+
+@njit(nogil=True)
+def _find_ranges(d: Any, item: Item, panel: Any, ranges: int) -> None:
+    """Store which keys some row of the panel may see, and which every row sees for certain."""
+    _, head, row, rows = panel
+    if d[KEY_RANGES] == 0:
+        lo, hi, must_lo, must_hi = 0, item.kv_len, 0, item.kv_len
+    else:
+        _call(d[KEY_RANGES], (d[CONTEXT], item.b, head, row, row + rows - 1, ranges))
+        lo = max(0, _load_int(ranges))
+        hi = min(item.kv_len, _load_int(ranges + 8))
+        must_lo, must_hi = _load_int(ranges + 16), _load_int(ranges + 24)
+    _store_int(ranges, lo)
+    _store_int(ranges + 8, hi)
+    _store_int(ranges + 16, must_lo)
+    _store_int(ranges + 24, must_hi)
+
+
+@njit(nogil=True)
+def _open_panels(d: Any, item: Item, scratch: int) -> Any:
+    """Start every panel of the item; return the range of keys that any of them may see."""
+    lo, hi = item.kv_len, 0
+    for number in range(item.heads * item.panels):
+        panel = _panel(d, item, scratch, number)
+        address, head, row, rows = panel
+        ranges = scratch + d[RANGES_AT] + number * RANGE_BYTES
+        _find_ranges(d, item, panel, ranges)
+        source = d[Q] + item.b * d[Q_B] + head * d[Q_H] + row * d[Q_I]
+        _call(d[PACK_Q], (source, d[Q_I], d[Q_D], rows, address, d[Q_FACTOR]))
+        _call(d[BEGIN], (address + d[O_AT], address + d[M_AT]))
+        if _load_int(ranges) < _load_int(ranges + 8):
+            lo = min(lo, _load_int(ranges))
+            hi = max(hi, _load_int(ranges + 8))
+    return lo, hi
+
+
+@njit(nogil=True)
+def _step_flags(d: Any, item: Item, panel: Any, ranges: int, tile: int, n: int) -> Any:
+    """Return flags and end of the step of a panel over keys [tile, tile + n); an end of 0: none."""
+    lo, hi = _load_int(ranges), _load_int(ranges + 8)
+    first = max(0, lo - tile) // d[ROW_STEP] * d[ROW_STEP]
+    end = min(n, hi - tile)
+    if first >= end:
+        return 0, 0
+    full = _load_int(ranges + 16) <= tile + first and tile + end <= _load_int(ranges + 24)
+    flags = first << FIRST_SHIFT
+    if full:
+        return flags, end
+    if d[TILE_CLASS] != 0:
+        _, head, row, rows = panel
+        box = (d[CONTEXT], item.b, head, row, row + rows - 1, tile + first, tile + end - 1)
+        found = _call(d[TILE_CLASS], box)
+        if found & 1 == 0:  # no pair is attended
+            return 0, 0
+        if found & 2 == 0:  # every pair is attended
+            return flags, end
+    return flags | PARTIAL, end
+
+
+@njit(nogil=True)
+def _pack_tile(d: Any, item: Item, scratch: int, tile: int, n: int) -> int:
+    """Pack the keys and values of a tile; return the flag that says whether a value is not finite."""
+    k = d[K] + item.b * d[K_B] + item.kv_head * d[K_H] + tile * d[K_J]
+    v = d[V] + item.b * d[V_B] + item.kv_head * d[V_H] + tile * d[V_J]
+    _call(d[PACK_K], (k, d[K_J], d[K_D], n, scratch + d[K_TILE_AT]))
+    staging = scratch + d[STAGING_AT]
+    return _call(d[PACK_V], (v, d[V_J], d[V_D], n, scratch + d[V_TILE_AT], staging)) << 1
+
+
+@njit(nogil=True)
+def _attend_tile(d: Any, item: Item, scratch: int, tile: int) -> None:
+    """Let every panel of the item that may see keys of the tile attend to them."""
+    n = min(d[BLOCK_KV], item.kv_len - tile)
+    value_flag = np.int64(-1)  # not packed yet
+    for number in range(item.heads * item.panels):
+        panel = _panel(d, item, scratch, number)
+        ranges = scratch + d[RANGES_AT] + number * RANGE_BYTES
+        flags, end = _step_flags(d, item, panel, ranges, tile, n)
+        if end == 0:
+            continue
+        if value_flag < 0:
+            value_flag = _pack_tile(d, item, scratch, tile, n)
+        address, head, row, rows = panel
+        keys = (scratch + d[K_TILE_AT], scratch + d[V_TILE_AT], end, tile, flags | value_flag)
+        state = (address, address + d[O_AT], scratch + d[P_AT], address + d[M_AT])
+        _call(d[STEP], (d[CONTEXT], *keys, *state, item.b, head, row, rows))
+
+
+@njit(nogil=True)
+def _out_factor(d: Any, m: float, total: float, sink: float) -> float:
+    """Return 1 / denominator in units of 2^m: sinks join it here, EMPTY-1, SINK-1."""
+    if total == 0.0:
+        return _float(d[EMPTY_FACTOR])
+    if sink == -math.inf:
+        return 1.0 / total
+    if sink == math.inf:  # exp(inf - inf)
+        return math.nan
+    return 1.0 / (total + 2.0 ** (sink * LOG2_E - m))
+
+
+@njit(nogil=True)
+def _put(d: Any, field: int, b: int, head: int, row: int, value: float) -> None:
+    """Store a statistic of a row, if it is wanted."""
+    if d[field] != 0:
+        address = d[field] + b * d[field + 1] + head * d[field + 2] + row * d[field + 3]
+        _store(address, value, d[ELEMENT_BYTES])
+
+
+@njit(nogil=True)
+def _put_statistics(d: Any, b: int, head: int, row: int, state: int) -> None:
+    """Store lse and STAT-1 of the row whose m lies at `state`; the sink is not in them (SINK-2)."""
+    element_bytes = d[ELEMENT_BYTES]
+    total = _load(state + d[L_AT] - d[M_AT], element_bytes)
+    if total == 0.0:  # EMPTY-1
+        _put(d, LSE, b, head, row, -math.inf)
+        _put(d, MAX_LOGIT, b, head, row, -math.inf)
+        _put(d, ENTROPY, b, head, row, 0.0)
+        _put(d, SUM_P2, b, head, row, 0.0)
+        return
+    m = _load(state, element_bytes) * d[M_UNIT]
+    log2_l = math.log2(total)
+    _put(d, LSE, b, head, row, LN2 * (m + log2_l))
+    largest = math.nan if math.isnan(total) else _load(state + d[TMAX_AT] - d[M_AT], element_bytes)
+    _put(d, MAX_LOGIT, b, head, row, _float(d[MAX_FACTOR]) * largest)
+    if d[ENTROPY] != 0 or d[SUM_P2] != 0:
+        e1 = _load(state + d[E1_AT] - d[M_AT], element_bytes)
+        p2 = _load(state + d[P2_AT] - d[M_AT], element_bytes)
+        _put(d, ENTROPY, b, head, row, LN2 * (log2_l - e1 / total))
+        _put(d, SUM_P2, b, head, row, p2 / (total * total))
+
+
+@njit(nogil=True)
+def _close_panel(d: Any, item: Item, scratch: int, panel: Any) -> None:
+    """Turn the state of a panel into rows of the outputs."""
+    address, head, row, rows = panel
+    element_bytes = d[ELEMENT_BYTES]
+    factors = scratch + d[FACTORS_AT]
+    sink = -math.inf
+    if d[SINK] != 0:
+        sink = _float(_call(d[SINK], (d[CONTEXT], item.b, head)))
+    wants_statistics = d[LSE] | d[MAX_LOGIT] | d[ENTROPY] | d[SUM_P2]
+    for lane in range(rows):
+        state = address + d[M_AT] + lane * element_bytes
+        m = _load(state, element_bytes) * d[M_UNIT]
+        total = _load(state + d[L_AT] - d[M_AT], element_bytes)
+        _store(factors + lane * element_bytes, _out_factor(d, m, total, sink), element_bytes)
+        if wants_statistics:
+            _put_statistics(d, item.b, head, row + lane, state)
+    if d[OUT] != 0:
+        out = d[OUT] + item.b * d[OUT_B] + head * d[OUT_H] + row * d[OUT_I]
+        _call(d[UNPACK_O], (address + d[O_AT], factors, out, d[OUT_I], d[OUT_D], rows))
+
+
+@njit(nogil=True)
+def _run_item(d: Any, number: int, scratch: int) -> None:
+    item = _item(d, number)
+    lo, hi = _open_panels(d, item, scratch)
+    for tile in range(lo // d[BLOCK_KV] * d[BLOCK_KV], hi, d[BLOCK_KV]):
+        _attend_tile(d, item, scratch, tile)
+    for panel in range(item.heads * item.panels):
+        _close_panel(d, item, scratch, _panel(d, item, scratch, panel))
+
+
+def _work(d: Any, counters: int, scratch: int) -> None:
+    """Take items of the call `d` until none are left; `counters` is the address of `d`."""
+    while True:
+        number = _fetch_add(counters + 8 * NEXT_ITEM, 1)
+        if number >= d[ITEMS]:
+            return
+        _run_item(d, number, scratch)
+        _fetch_add(counters + 8 * DONE_ITEMS, 1)
+
+
+_SIGNATURE = types.void(types.int64[::1], types.int64, types.int64)
+
+
+@functools.cache
+def worker() -> Callable[[Any, int, int], None]:
+    """Return the compiled `_work`, from Numba's cache on disk where there is one."""
+    try:
+        return njit(_SIGNATURE, nogil=True, cache=True)(_work)
+    except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
+        # A read-only or full disk, or a damaged file; a fault of the code itself shows again below.
+        warnings.warn(
+            f"the driver of numba_cpu is compiled anew in every process: {error}; "
+            "set NUMBA_CACHE_DIR to a directory that can be written",
+            CacheWarning,
+            stacklevel=2,
+        )
+    return njit(_SIGNATURE, nogil=True)(_work)

@@ -1,0 +1,179 @@
+"""Program -> one LLVM module: panel step, packers, key ranges and sink of one spec.
+
+Which of the two arithmetics of `panel.py` runs is decided here: FAST where a logit is scale * dot,
+GENERAL where it is an expression.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from llvmlite import ir
+
+from sdpakit.backends.base import Artifact, Options
+from sdpakit.backends.numba_cpu.codegen import compile_ir
+from sdpakit.backends.numba_cpu.context import ContextLayout
+from sdpakit.backends.numba_cpu.isa import Isa, select_isa
+from sdpakit.backends.numba_cpu.layout import PanelLayout
+from sdpakit.backends.numba_cpu.lower_expr import Pair, Walker
+from sdpakit.backends.numba_cpu.lower_ranges import emit_ranges, new_function
+from sdpakit.backends.numba_cpu.module import emit_module
+from sdpakit.backends.numba_cpu.vector import I64, Lanes, VectorEmitter
+from sdpakit.errors import LoweringError
+from sdpakit.ir.printer import to_text
+
+if TYPE_CHECKING:
+    from sdpakit.ir.program import Program
+
+Value = Any
+NAME = "numba_cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What code is generated for: a function of the program and the options alone.
+
+    Attributes
+    ----------
+    program : Program
+        With its schedule.
+    layout : PanelLayout
+        Tile sizes and ISA.
+    int_bits : int
+        Width of integers in vector code.
+    """
+
+    program: Program
+    layout: PanelLayout
+    int_bits: int
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether a logit is scale * dot and nothing else."""
+        return self.program.schedule is not None and self.program.schedule.plain_logits
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether some pair may be masked."""
+        return self.program.schedule is None or self.program.schedule.needs_mask
+
+    @classmethod
+    def of(cls, program: Program, options: Options, int_bits: int) -> Plan:
+        """Choose ISA and tiles.
+
+        Raises
+        ------
+        ArgumentError
+            If the host cannot run the ISA that the options name.
+        """
+        layout = PanelLayout(
+            isa=select_isa(options.get("isa")),
+            dtype=program.dtype,
+            out_dtype=program.out_dtype,
+            head_dim=program.head_dim,
+            v_head_dim=program.v_head_dim,
+            statistics=bool({"entropy", "sum_p2"} & set(program.outputs)),
+            block_kv_wish=options.get("block_kv"),
+        )
+        return cls(program, layout, int_bits)
+
+
+class Stages(Mapping[str, str | bytes]):
+    """Stages of an artifact; "asm" is made when it is asked for, as it needs a compilation."""
+
+    def __init__(self, program_text: str, llvm: str, isa: Isa) -> None:
+        self._texts = {"ir": program_text, "llvm": llvm}
+        self._isa = isa
+
+    def __getitem__(self, name: str) -> str:
+        if name == "asm":
+            return compile_ir(self._texts["llvm"], self._isa).asm
+        return self._texts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._texts, "asm"))
+
+    def __len__(self) -> int:
+        return len(self._texts) + 1
+
+
+def lower(program: Program, options: Options, int_bits: int = 32) -> Artifact:
+    """Return the code of a scheduled program.
+
+    Parameters
+    ----------
+    program : Program
+        After the passes.
+    options : mapping
+        "isa": name of the ISA; "block_kv": keys of a tile, at most.
+    int_bits : int
+        Width of the integers in vector code, 32 or 64.
+
+    Returns
+    -------
+    Artifact
+        Stages "ir" (the program), "llvm", "asm"; `meta` holds the `Plan` as "plan".
+    """
+    if program.schedule is None:
+        raise LoweringError("numba_cpu was given a program without a schedule")
+    plan = Plan.of(program, options, int_bits)
+    text = to_text(program)
+    llvm = _module_text(plan, text)
+    isa = plan.layout.isa
+    key = hashlib.sha256(f"{llvm}\n{isa}".encode()).hexdigest()
+    return Artifact(NAME, key, program, Stages(text, llvm, isa), {"plan": plan, "options": options})
+
+
+def _module_text(plan: Plan, program_text: str) -> str:
+    program = plan.program
+    context = ContextLayout.of(program)
+
+    def logit(lanes: Lanes, dot: Value) -> Value:
+        return Walker(context, lanes, dot).evaluate_vector(program.logit)
+
+    def mask(lanes: Lanes) -> Value:
+        return Walker(context, lanes).evaluate_vector(program.mask)
+
+    def extend(module: Any) -> None:
+        if plan.has_mask:
+            emit_ranges(module, plan.layout.isa, program)
+        if program.sink is not None:
+            _emit_sink(module, plan, context)
+
+    return emit_module(
+        plan.layout,
+        logit=None if plan.is_fast else logit,
+        mask=mask if plan.has_mask else None,
+        int_bits=plan.int_bits,
+        extend=extend,
+        comment=program_text,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """A `Pair` of which only batch entry and head exist."""
+
+    e: VectorEmitter
+    ctx: Value
+    b: Value
+    h: Value
+    int_bits: int = 64
+    q: Value = None
+    j: Value = None
+
+    def dense(self, number: int) -> Value:
+        raise LoweringError(f"a sink cannot read staged table {number}")
+
+
+def _emit_sink(module: Any, plan: Plan, context: ContextLayout) -> None:
+    """Emit sink(ctx, b, h) -> bits of the float64 logit of SINK-1."""
+    b = new_function(module, "sink", ("ctx", "b", "h"))
+    head: Pair = _Head(VectorEmitter(b, plan.layout.isa, plan.layout.element), *b.function.args)
+    assert plan.program.sink is not None
+    value = Walker(context, head).evaluate(plan.program.sink)
+    wide = value if plan.layout.element == "float64" else b.fpext(value, ir.DoubleType())
+    b.ret(b.bitcast(wide, I64))

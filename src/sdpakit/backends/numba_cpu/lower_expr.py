@@ -1,0 +1,203 @@
+"""Scalar language -> vector IR: evaluates an expression for one key and the queries of one vector.
+
+A value that does not depend on the query row stays a scalar of the IR (integers as i64) and is
+splat where it meets a vector; vectors hold integers in lanes of `int_bits`. Nothing is guarded
+here: the call has proven that every load lies inside its table, that divisors are positive and that
+integers fit their lanes (`sdpakit.passes.integers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from llvmlite import ir
+
+from sdpakit.backends.numba_cpu.context import BATCH_SLOTS, ContextLayout
+from sdpakit.errors import LoweringError
+from sdpakit.expr.nodes import (
+    Binary,
+    Const,
+    Dot,
+    Expr,
+    Index,
+    Load,
+    Scalar,
+    Select,
+    Unary,
+    postorder,
+)
+
+if TYPE_CHECKING:
+    from sdpakit.backends.numba_cpu.vector import VectorEmitter
+
+Value = Any  # a value of llvmlite, which carries no types
+
+_FLOAT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "min": "min", "max": "max"}
+_INT_BINARY = {
+    "add": "iadd",
+    "sub": "isub",
+    "mul": "imul",
+    "floordiv": "floordiv",
+    "mod": "mod",
+    "min": "imin",
+    "max": "imax",
+}
+_BOOL_BINARY = {"and": "and_", "or": "or_"}
+_COMPARE = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
+_FLOAT_UNARY = {op: op for op in ("neg", "abs", "exp", "log", "tanh", "sqrt", "floor")}
+_INT_UNARY = {"neg": "ineg", "abs": "iabs"}
+
+
+class Pair(Protocol):
+    """What a walker needs to know about the pairs that it evaluates (`vector.Lanes` is one)."""
+
+    e: VectorEmitter
+    ctx: Value
+    b: Value
+    h: Value
+    q: Value
+    j: Value
+    int_bits: int
+    dense: Callable[[int], Value]
+
+
+def is_vector(value: Value) -> bool:
+    """Return whether the value has lanes."""
+    return isinstance(value.type, ir.VectorType)
+
+
+class Walker:
+    """Evaluates expressions for the pairs of `pair`.
+
+    Parameters
+    ----------
+    context : ContextLayout
+        Where scalars and tables are found.
+    pair : Pair
+        Indices of the pairs and where to emit.
+    dot : value, optional
+        What `Dot()` is.
+    staged : sequence of Load
+        Loads whose values the panel step has brought into the layout of a panel (`pair.dense`).
+    """
+
+    def __init__(
+        self, context: ContextLayout, pair: Pair, dot: Value = None, staged: Sequence[Load] = ()
+    ) -> None:
+        self.context = context
+        self.pair = pair
+        self.e = pair.e
+        self.dot = dot
+        self.staged = staged
+        self.values: dict[Expr, Value] = {}
+
+    def evaluate(self, root: Expr) -> Value:
+        """Return the value of `root`: a scalar where no query row enters it, else a vector."""
+        for node in postorder(root):
+            if node not in self.values:
+                self.values[node] = self._node(node)
+        return self.values[root]
+
+    def evaluate_vector(self, root: Expr) -> Value:
+        """Return the value of `root` as a vector."""
+        return self._vector(self.evaluate(root))
+
+    def _node(self, node: Expr) -> Value:
+        match node:
+            case Const(value=value):
+                return self._const(value)
+            case Index(name=name):
+                return self._index(name)
+            case Scalar(name=name, kind=kind):
+                return self._scalar(name, kind)
+            case Load():
+                return self._load(node)
+            case Dot():
+                return self.dot
+            case Unary(op=op, x=x):
+                return self._unary(op, x.type, self.values[x])
+            case Binary(op=op, a=a, b=b):
+                return self._binary(op, a.type, self.values[a], self.values[b])
+            case Select(cond=cond, a=a, b=b):
+                return self._select(self.values[cond], self.values[a], self.values[b])
+        raise LoweringError(f"numba_cpu cannot lower {type(node).__name__}: {node!r}")
+
+    def _const(self, value: bool | int | float) -> Value:  # noqa: FBT001 - a literal may be one
+        if isinstance(value, bool):
+            return ir.Constant(ir.IntType(1), int(value))
+        return self.e.c(value) if isinstance(value, int) else ir.Constant(self.e.S, value)
+
+    def _index(self, name: str) -> Value:
+        if name in BATCH_SLOTS:
+            array = self.e.load_ctx_int(self.pair.ctx, BATCH_SLOTS[name])
+            return self.e.load_i64(self._offset(array, self.pair.b, self.e.c(8)))
+        return {"b": self.pair.b, "h": self.pair.h, "q": self.pair.q, "k": self.pair.j}[name]
+
+    def _scalar(self, name: str, kind: str) -> Value:
+        slot = self.context.scalar_slots[name]
+        if kind == "float":
+            return self.e.load_ctx_float(self.pair.ctx, slot)
+        number = self.e.load_ctx_int(self.pair.ctx, slot)
+        return number if kind == "int" else self.e.icmp("!=", number, self.e.c(0))
+
+    def _offset(self, address: Value, index: Value, stride: Value) -> Value:
+        return self.e.iadd(address, self.e.imul(index, stride))
+
+    def _load(self, node: Load) -> Value:
+        if node in self.staged:
+            return self.pair.dense(self.staged.index(node))
+        slots = self.context.table_slots[node.table]
+        address = self.e.load_ctx_int(self.pair.ctx, slots.base)
+        lanes: Value = None
+        for slot, expr in zip(slots.strides, node.indices, strict=True):
+            index, stride = self.values[expr], self.e.load_ctx_int(self.pair.ctx, slot)
+            if not is_vector(index):
+                address = self._offset(address, index, stride)
+                continue
+            offsets = self.e.imul(self.e.resize_int(index, 64), self.e.splat(stride))
+            lanes = offsets if lanes is None else self.e.iadd(lanes, offsets)
+        if lanes is None:
+            return self.e.load_value(node.dtype, address)
+        value = self.e.gather(node.dtype, address, lanes)
+        return self.e.resize_int(value, self.pair.int_bits) if node.type == "int" else value
+
+    def _vector(self, value: Value) -> Value:
+        """Return the value with lanes; scalar integers are narrowed to the width of the lanes."""
+        if is_vector(value):
+            return value
+        width = getattr(value.type, "width", 1)
+        if width > self.pair.int_bits:
+            value = self.e.b.trunc(value, ir.IntType(self.pair.int_bits))
+        return self.e.splat(value)
+
+    def _match(self, *values: Value) -> list[Value]:
+        """Return the values with lanes where any of them has lanes."""
+        if any(is_vector(value) for value in values):
+            return [self._vector(value) for value in values]
+        return list(values)
+
+    def _unary(self, op: str, kind: str, x: Value) -> Value:
+        if op == "not":
+            return self.e.not_(x)
+        if op == "to_float":
+            return self.e.to_float(x)
+        if op == "to_int":
+            return self.e.to_int(x, self.pair.int_bits if is_vector(x) else 64)
+        name = (_FLOAT_UNARY if kind == "float" else _INT_UNARY)[op]
+        return getattr(self.e, name)(x)
+
+    def _binary(self, op: str, kind: str, a: Value, b: Value) -> Value:
+        a, b = self._match(a, b)
+        if op in _COMPARE:
+            compare = self.e.fcmp if kind == "float" else self.e.icmp
+            return compare(_COMPARE[op], a, b)
+        names = {"float": _FLOAT_BINARY, "int": _INT_BINARY, "bool": _BOOL_BINARY}[kind]
+        return getattr(self.e, names[op])(a, b)
+
+    def _select(self, cond: Value, a: Value, b: Value) -> Value:
+        if is_vector(cond):
+            a, b = self._vector(a), self._vector(b)
+        else:
+            a, b = self._match(a, b)
+        return self.e.select(cond, a, b)

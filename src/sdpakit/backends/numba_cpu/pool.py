@@ -1,0 +1,185 @@
+"""Threads and scratch memory of the CPU backend: who runs the items of a call, in which buffers.
+
+Helpers are daemon threads that sleep on a lock of their own. A caller wakes as many as it may have,
+takes part itself, and waits until all *items* are done, not for threads: a helper that the system
+has not scheduled in time finds nothing left and goes back to sleep. So callers from any thread,
+from inside other pools and beside busy processes neither block each other nor oversubscribe, and a
+child of fork, which has no helpers, makes its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+KEPT_BUFFERS = 64  # free buffers of one size that are kept for later calls
+
+Buffer = npt.NDArray[np.uint8]
+
+
+class Job:
+    """Items that several threads work on.
+
+    Parameters
+    ----------
+    work : callable
+        `work(slot)` takes items until none are left and returns when its own are done; slot 0 is
+        the caller.
+    is_done : callable
+        Whether every item is done.
+    """
+
+    def __init__(self, work: Callable[[int], object], is_done: Callable[[], bool]) -> None:
+        self._work = work
+        self._is_done = is_done
+        self._guard = threading.Lock()
+        self._active = 0
+        self._closed = False
+        self._wake = threading.Lock()
+        self._wake.acquire()
+
+    def help(self, slot: int) -> None:
+        """Work as a helper, unless the caller has already finished everything."""
+        with self._guard:
+            if self._closed:
+                return
+            self._active += 1
+        try:
+            self._work(slot)
+        finally:
+            with self._guard:
+                self._active -= 1
+                if self._over() and self._wake.locked():
+                    self._wake.release()
+
+    def wait(self) -> None:
+        """Close the job and return when no item of it is running."""
+        with self._guard:
+            self._closed = True
+        try:
+            while not self._over():
+                self._wake.acquire()
+        finally:
+            # An interrupt may be raised only when nobody writes to the caller's arrays any more.
+            if not self._over():
+                self.wait()
+
+    def _over(self) -> bool:
+        return self._active == 0 or self._is_done()
+
+
+class Helper:
+    """One daemon thread that runs jobs for its pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        self._next: tuple[Job, int] | None = None
+        self._thread = threading.Thread(target=self._serve, name="sdpakit-helper", daemon=True)
+        self._thread.start()
+
+    def start(self, job: Job, slot: int) -> None:
+        """Hand a job to the sleeping thread."""
+        self._next = (job, slot)
+        self._wake.release()
+
+    def _serve(self) -> None:
+        while True:
+            self._wake.acquire()
+            if self._next is not None:
+                self._help_and_forget(*self._next)
+
+    def _help_and_forget(self, job: Job, slot: int) -> None:
+        self._next = None  # a sleeping helper must not keep a caller's arrays alive
+        try:
+            job.help(slot)
+        finally:
+            self._pool.give(self)
+
+
+class Pool:
+    """The helpers of one process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[Helper] = []
+        self.size = 0
+
+    def take(self, wanted: int) -> list[Helper]:
+        """Return at most `wanted` sleeping helpers; the pool grows until it has that many."""
+        with self._lock:
+            taken = [self._idle.pop() for _ in range(min(wanted, len(self._idle)))]
+            while len(taken) < wanted and self.size < wanted:
+                try:
+                    taken.append(Helper(self))
+                except RuntimeError:  # the system has no more threads: the items need none
+                    break
+                self.size += 1
+        return taken
+
+    def give(self, helper: Helper) -> None:
+        """Take back a helper that is about to sleep."""
+        with self._lock:
+            self._idle.append(helper)
+
+
+_POOLS: dict[int, Pool] = {}
+
+
+def current_pool() -> Pool:
+    """Return the pool of this process; a child of fork gets a new one."""
+    pid = os.getpid()
+    pool = _POOLS.get(pid)
+    if pool is None:
+        for stale in [other for other in _POOLS if other != pid]:
+            _POOLS.pop(stale, None)
+        pool = _POOLS.setdefault(pid, Pool())
+    return pool
+
+
+def run(work: Callable[[int], object], is_done: Callable[[], bool], threads: int) -> None:
+    """Run a job (see `Job`) on at most `threads` threads, the calling one included."""
+    job = Job(work, is_done)
+    for slot, helper in enumerate(current_pool().take(threads - 1), start=1):
+        helper.start(job, slot)
+    try:
+        work(0)
+    finally:
+        job.wait()
+
+
+_FREE: dict[int, list[Buffer]] = {}
+
+
+def _aligned(size: int) -> Buffer:
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.__array_interface__["data"][0] % ALIGNMENT
+    return raw[start : start + size]
+
+
+@contextmanager
+def scratch(size: int, count: int) -> Iterator[list[int]]:
+    """Lend `count` buffers of at least `size` bytes and yield their addresses.
+
+    Contents are undefined, no two calls share a buffer while they run, and memory is touched only
+    where it is used.
+    """
+    rounded = 1 << max(12, (size - 1).bit_length())
+    free = _FREE.setdefault(rounded, [])
+    buffers: list[Buffer] = []
+    for _ in range(count):
+        try:
+            buffers.append(free.pop())
+        except IndexError:
+            buffers.append(_aligned(rounded))
+    try:
+        yield [buffer.__array_interface__["data"][0] for buffer in buffers]
+    finally:
+        free.extend(buffers[: max(0, KEPT_BUFFERS - len(free))])

@@ -1,0 +1,125 @@
+"""How a call is dealt out: items for threads, and what lies where in the scratch of a thread.
+
+Bits never depend on anything decided here (DET-1); speed and memory do. The sizes of tiles, on which
+bits do depend, are functions of the kernel alone (`layout.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sdpakit.backends.numba_cpu.layout import PanelLayout
+
+# Panels of one item share each packed tile of K and V, so more of them cost less packing, until
+# their state no longer fits beside the tiles in the second-level cache.
+STATE_BYTES = 512 * 1024
+ITEMS_PER_THREAD = 4  # the last items are unequal: with so many, a thread waits for a small part
+MIN_ITEM_PANELS = 4  # fewer would pack K and V more often than it helps the balance
+SERIAL_FLOPS = 10_000_000  # about 0.2 ms of one core: waking a thread costs a tenth of it
+RANGE_BYTES = 32  # four int64 for each panel, see `driver.RANGE_BYTES`
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The items of a call: row chunks x head chunks of every kv head of every batch entry."""
+
+    row_chunks: int
+    chunk_rows: int
+    head_chunks: int
+    chunk_heads: int
+    items: int
+    panels: int  # of an item, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Lengths of one call."""
+
+    batch: int
+    kv_heads: int
+    group: int
+    q_len: int
+    kv_len: int
+
+
+def partition(layout: PanelLayout, shape: Shape, threads: int) -> Partition:
+    """Return items that keep `threads` threads busy and hold at most `STATE_BYTES` of panels.
+
+    Parameters
+    ----------
+    layout : PanelLayout
+        Sizes of a panel.
+    shape : Shape
+        No length may be 0.
+    threads : int
+        Threads that will take items.
+    """
+    most = max(1, STATE_BYTES // panel_bytes(layout))
+    row_panels = -(-shape.q_len // layout.width)
+    heads = min(shape.group, most)
+    rows = min(row_panels, most // heads)
+    wanted = ITEMS_PER_THREAD * threads if threads > 1 else 1
+    units = shape.batch * shape.kv_heads
+
+    def items() -> int:
+        return units * -(-shape.group // heads) * -(-row_panels // rows)
+
+    while items() < wanted and rows * heads > MIN_ITEM_PANELS and rows > 1:
+        rows = -(-rows // 2)
+    while items() < wanted and rows * heads > MIN_ITEM_PANELS and heads > 1:
+        heads = -(-heads // 2)
+    row_chunks = -(-row_panels // rows)
+    rows = -(-row_panels // row_chunks)
+    head_chunks = -(-shape.group // heads)
+    heads = -(-shape.group // head_chunks)
+    return Partition(
+        row_chunks=row_chunks,
+        chunk_rows=rows * layout.width,
+        head_chunks=head_chunks,
+        chunk_heads=heads,
+        items=units * head_chunks * row_chunks,
+        panels=rows * heads,
+    )
+
+
+def useful_threads(layout: PanelLayout, shape: Shape, threads: int) -> int:
+    """Return how many of `threads` threads are worth waking for a call."""
+    pairs = shape.batch * shape.kv_heads * shape.group * shape.q_len * shape.kv_len
+    flops = 2 * pairs * (layout.head_dim + layout.v_head_dim)
+    return 1 if flops < SERIAL_FLOPS else threads
+
+
+def panel_bytes(layout: PanelLayout) -> int:
+    """Return the bytes of the state of one panel: packed q, accumulator, statistics."""
+    return layout.qt_bytes + layout.ot_bytes + layout.st_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchPlan:
+    """Byte offsets into the scratch of a thread; parts are aligned to 64 bytes."""
+
+    k_tile: int
+    v_tile: int
+    p: int
+    staging: int
+    factors: int
+    ranges: int
+    panels: int
+    size: int
+
+    @classmethod
+    def of(cls, layout: PanelLayout, panels: int) -> ScratchPlan:
+        """Return the plan for items of at most `panels` panels."""
+        sizes = (
+            layout.k_tile_bytes,
+            layout.v_tile_bytes,
+            layout.p_bytes,
+            layout.staging_bytes,
+            layout.row_bytes,
+            panels * RANGE_BYTES,
+            panels * panel_bytes(layout),
+        )
+        offsets = [0]
+        for size in sizes:
+            offsets.append(offsets[-1] + -(-size // 64) * 64)
+        return cls(*offsets)
