@@ -1,7 +1,7 @@
-"""Arrays of any library in and out: zero-copy views of what came, results in the caller's namespace.
+"""Arrays of any library: zero-copy views of what came, results in the caller's namespace.
 
-Everything below works on NumPy views. No array is ever copied, converted or moved to another device in silence: what
-cannot be viewed is refused, with the call that would convert it (ERR-1).
+Everything below works on NumPy views. No array is ever copied, converted or moved to another device
+in silence: what cannot be viewed is refused, with the call that would convert it (ERR-1).
 """
 
 from __future__ import annotations

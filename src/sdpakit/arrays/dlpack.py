@@ -1,8 +1,9 @@
-"""The DLPack protocol read through `ctypes`: views of CPU tensors of any library, bfloat16 included.
+"""DLPack read through `ctypes`: views of CPU tensors of any library, bfloat16 included.
 
-NumPy's own `from_dlpack` refuses bfloat16 and hides the flags of the versioned protocol, so the capsule is read here,
-after the C structs of dlpack.h (version 1.0; the unversioned struct of 0.x too). A capsule is not consumed: the view
-keeps it and its producer alive, and the capsule's own destructor gives the memory back.
+NumPy's own `from_dlpack` refuses bfloat16 and hides the flags of the versioned protocol, so the
+capsule is read here, after the C structs of dlpack.h (version 1.0; the unversioned struct of 0.x
+too). A capsule is not consumed: the view keeps it and its producer alive, and the capsule's own
+destructor gives the memory back.
 """
 
 from __future__ import annotations
@@ -39,7 +40,15 @@ _DTYPES: dict[tuple[int, int], str] = {
     **{(1, bits): f"uint{bits}" for bits in (8, 16, 32, 64)},
     **{(2, bits): f"float{bits}" for bits in (16, 32, 64)},
 }
-_CODE_NAMES = {0: "int", 1: "uint", 2: "float", 3: "handle", _BFLOAT: "bfloat", 5: "complex", 6: "bool"}
+_CODE_NAMES = {
+    0: "int",
+    1: "uint",
+    2: "float",
+    3: "handle",
+    _BFLOAT: "bfloat",
+    5: "complex",
+    6: "bool",
+}
 _READ_ONLY, _COPIED = 1, 2
 
 
@@ -86,7 +95,8 @@ class _Versioned(ctypes.Structure):
     )
 
 
-# Prototypes of our own: setting restype on the shared `pythonapi` functions would change them for other libraries.
+# Prototypes of our own: setting restype on the shared `pythonapi` functions would change them for
+# other libraries.
 _capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_IsValid", ctypes.pythonapi)
 )
@@ -127,7 +137,8 @@ def view_of(producer: Producer) -> np.ndarray[Any, Any]:
     Raises
     ------
     DlpackError
-        If the capsule is of an unknown version, was already consumed, is a copy, or holds another dtype.
+        If the capsule is of an unknown version, was already consumed, is a copy, or holds another
+        dtype.
     """
     capsule = _export(producer)
     tensor, flags = _read(capsule)
@@ -138,7 +149,7 @@ def view_of(producer: Producer) -> np.ndarray[Any, Any]:
 
 
 def mark_bfloat16(capsule: object) -> None:
-    """Change the dtype of an exported 16-bit capsule to bfloat16, which NumPy cannot export by itself."""
+    """Change the dtype of a 16-bit capsule to bfloat16, which NumPy cannot export by itself."""
     tensor, _ = _read(capsule)
     tensor.dtype.code = _BFLOAT
 
@@ -146,7 +157,9 @@ def mark_bfloat16(capsule: object) -> None:
 def _export(producer: Producer) -> object:
     try:
         return producer.__dlpack__(max_version=(1, 0), copy=False)
-    except TypeError:  # a producer of DLPack 0.x, which takes no keywords; the standard prescribes this retry
+    except (
+        TypeError
+    ):  # a producer of DLPack 0.x, which takes no keywords; the standard prescribes this retry
         return producer.__dlpack__()
 
 
@@ -167,7 +180,9 @@ def _storage_of(dtype: _DataType) -> str:
     name = _DTYPES.get((dtype.code, dtype.bits)) if dtype.lanes == 1 else None
     if name is None:
         text = f"{_CODE_NAMES.get(dtype.code, f'type code {dtype.code} of')}{dtype.bits}"
-        raise DlpackError(f"dtype {text}" + (f" in vectors of {dtype.lanes}" if dtype.lanes != 1 else ""))
+        raise DlpackError(
+            f"dtype {text}" + (f" in vectors of {dtype.lanes}" if dtype.lanes != 1 else "")
+        )
     return name
 
 
@@ -178,7 +193,11 @@ def _as_numpy(
     storage = numpy_dtype(dtype)
     if math.prod(shape) == 0:  # its data pointer may be NULL
         return np.empty(shape, storage)
-    strides = tuple(s * storage.itemsize for s in tensor.strides[: tensor.ndim]) if tensor.strides else None
+    strides = (
+        tuple(s * storage.itemsize for s in tensor.strides[: tensor.ndim])
+        if tensor.strides
+        else None
+    )
     # __array_interface__ knows no bfloat16: seen as uint16 first.
     typestr = numpy_dtype("uint16").str if dtype == "bfloat16" else storage.str
     interface = {

@@ -12,7 +12,7 @@ from sdpakit.errors import ArgumentTypeError, format_error
 
 
 class _Bfloat16Producer:
-    """A bfloat16 array as a DLPack producer: NumPy exports the bits as uint16, the capsule is corrected."""
+    """A bfloat16 array that DLPack consumers take: exported as uint16, then marked."""
 
     __slots__ = ("_bits",)
 
@@ -63,7 +63,7 @@ def export(array: np.ndarray[Any, Any], namespace: Any | None) -> Any:
         raise ArgumentTypeError(
             format_error(
                 "result",
-                got=f"{array.dtype.name} array of shape {array.shape}, which {name}.from_dlpack refuses ({error})",
+                got=f"an array of {array.dtype.name} that {name}.from_dlpack refuses ({error})",
                 allowed="a dtype that the library of q takes through DLPack",
                 fix="give q as a NumPy view and convert the result yourself",
             )

@@ -1,4 +1,4 @@
-"""What came, as a NumPy view: NumPy arrays, DLPack tensors on the CPU, `__array_interface__`, Python buffers."""
+"""What came, as a NumPy view: NumPy, DLPack on the CPU, `__array_interface__`, Python buffers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sdpakit.dtypes import dtype_name
 from sdpakit.errors import ArgumentTypeError, format_error
 
 _ALLOWED = (
-    "an array in CPU memory: a NumPy array, a tensor with __dlpack__ (torch, ...), an object with __array_interface__ "
-    "or of the buffer protocol"
+    "an array in CPU memory: a NumPy array, a tensor with __dlpack__ (torch, ...), an object with "
+    "__array_interface__ or of the buffer protocol"
 )
 
 
@@ -59,8 +59,8 @@ def import_array(where: str, value: object, dtypes: Sequence[str]) -> Operand:
     Raises
     ------
     ArgumentTypeError
-        If the value is no array, lives on a device, tracks gradients, has another dtype or byte order, or can only
-        be had as a copy.
+        If the value is no array, lives on a device, tracks gradients, has another dtype or byte
+        order, or can only be had as a copy.
     """
     namespace: Any | None = None
     if isinstance(value, np.ndarray):
@@ -96,7 +96,9 @@ def _torch_of(value: object) -> Any | None:
 
 def _from_torch(where: str, value: Any, dtypes: Sequence[str]) -> np.ndarray[Any, Any]:
     if value.device.type != "cpu":
-        _refuse_device(where, str(value.device), "call .cpu(), or compile for a backend of that device")
+        _refuse_device(
+            where, str(value.device), "call .cpu(), or compile for a backend of that device"
+        )
     if value.layout is not sys.modules["torch"].strided:
         _refuse(where, f"a torch tensor of layout {value.layout}", "call .to_dense()")
     if value.requires_grad:
@@ -118,7 +120,7 @@ def _from_dlpack(where: str, value: Any, dtypes: Sequence[str]) -> np.ndarray[An
         _refuse_device(
             where,
             dlpack.device_name((device[0], device[1])),
-            "copy it to the CPU with the means of its library, or compile for a backend of that device",
+            "copy it to the CPU with its library, or compile for a backend of that device",
         )
     return _view_of(where, value, dtypes)
 
@@ -183,9 +185,15 @@ def _describe(value: object) -> tuple[str, str]:
     if isinstance(value, list | tuple):
         return kind, "make an array first: numpy.asarray(value, dtype=...)"
     if "sparse" in type(value).__module__:
-        return f"{kind}, a sparse array", "make it dense (.toarray() or .todense()); sparsity is said by mask="
+        return (
+            f"{kind}, a sparse array",
+            "make it dense (.toarray() or .todense()); sparsity is said by mask=",
+        )
     if hasattr(value, "__array__"):
-        return kind, "call numpy.asarray(value) yourself: that may copy or convert, which is never done in silence"
+        return (
+            kind,
+            "call numpy.asarray(value): it may copy or convert, which is never done in silence",
+        )
     return kind, "give one of the allowed kinds"
 
 
@@ -209,7 +217,7 @@ def _refuse_dtype(where: str, name: str, dtypes: Sequence[str], convert: str) ->
             where,
             got=f"dtype {name}",
             allowed=f"dtype {' or '.join(dtypes)}",
-            fix=f"convert with {convert}, or compile a spec that takes this dtype; nothing is converted in silence",
+            fix=f"convert with {convert}, or compile a spec that takes this dtype",
         )
     )
 

@@ -11,11 +11,14 @@ import numpy as np
 from sdpakit.arrays.importing import import_array
 from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
 
-# Steps that the exact overlap test may take: plenty for strided views of one array, and a bounded time for any other.
+# Steps that the exact overlap test may take: plenty for strided views of one array, and a bounded
+# time for any other.
 _MAX_WORK = 100_000
 
 
-def check_out(where: str, value: object, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
+def check_out(
+    where: str, value: object, shape: tuple[int, ...], dtype: str
+) -> np.ndarray[Any, Any]:
     """Return a writeable view of an array that a result is to be written to.
 
     Parameters
@@ -42,15 +45,25 @@ def check_out(where: str, value: object, shape: tuple[int, ...], dtype: str) -> 
             format_error(
                 where,
                 got=type(value).__name__,
-                allowed="a NumPy array or a torch CPU tensor (or, for several outputs, a mapping from output to array)",
+                allowed="a NumPy array or a torch CPU tensor, or a mapping from output to array",
                 fix="leave out= away: the result then comes in the library of q",
             )
         )
     view = import_array(where, value, (dtype,)).view
     if view.shape != shape:
-        _refuse(where, f"shape {view.shape}", f"shape {shape}", f"allocate numpy.empty({shape}, '{dtype}')")
+        _refuse(
+            where,
+            f"shape {view.shape}",
+            f"shape {shape}",
+            f"allocate numpy.empty({shape}, '{dtype}')",
+        )
     if not view.flags.writeable:
-        _refuse(where, "a read-only array", "a writeable array", "allocate a new one, or set .flags.writeable")
+        _refuse(
+            where,
+            "a read-only array",
+            "a writeable array",
+            "allocate a new one, or set .flags.writeable",
+        )
     if _overlaps_itself(view):
         _refuse(
             where,
@@ -95,17 +108,19 @@ def _share(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
     if not np.may_share_memory(a, b):
         return False
     try:
-        return np.shares_memory(a, b, max_work=_MAX_WORK)
+        return np.shares_memory(a, b, max_work=_MAX_WORK)  # type: ignore[arg-type]  # any int
     except np.exceptions.TooHardError:  # not decided in bounded time: refused, never guessed
         return True
 
 
 def _overlaps_itself(view: np.ndarray[Any, Any]) -> bool:
-    """Return True unless the axes nest: each stride steps over the whole extent of the smaller ones."""
+    """Return True unless the axes nest: each stride steps over the extent of the smaller ones."""
     if view.size == 0:
         return False
     extent = view.itemsize
-    for stride, size in sorted((abs(s), n) for s, n in zip(view.strides, view.shape, strict=True) if n > 1):
+    for stride, size in sorted(
+        (abs(s), n) for s, n in zip(view.strides, view.shape, strict=True) if n > 1
+    ):
         if stride < extent:
             return True
         extent += (size - 1) * stride

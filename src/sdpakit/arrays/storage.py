@@ -22,5 +22,5 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def storage_name(dtype: np.dtype[Any]) -> str | None:
-    """Return the key of `sdpakit.dtypes.DTYPES` of a NumPy dtype, None where it is no storage dtype."""
+    """Return the key of `sdpakit.dtypes.DTYPES` of a NumPy dtype, None where it is none."""
     return _NAMES.get(dtype)

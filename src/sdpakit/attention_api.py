@@ -1,0 +1,233 @@
+"""`attention`: the spec derived from the arrays, the kernel compiled on first use and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from sdpakit.arrays import import_array
+from sdpakit.compiler import compile as compile_spec
+from sdpakit.dtypes import FLOATS
+from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
+from sdpakit.expr.nodes import Expr
+from sdpakit.expr.values import Value
+from sdpakit.kernel import Kernel
+from sdpakit.masks import ALIGNMENT_PICTURE, Alibi, Causal, Dense, Mask, Window, as_mask
+from sdpakit.spec import AttentionSpec
+
+
+def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in every other entry
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: bool = False,
+    align: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    mask: Any = None,
+    bias: Any = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Any = None,
+    q_lens: Any = None,
+    kv_lens: Any = None,
+    q_offset: Any = None,
+    logits: Expr | Alibi | Callable[..., Any] | None = None,
+    params: Mapping[str, Any] | None = None,
+    layout: str = "bhsd",
+    outputs: Sequence[str] = ("out",),
+    out: Any = None,
+    backend: str | Sequence[str] = "auto",
+    threads: int | None = None,
+) -> Any:
+    """Compute scaled dot-product attention of arrays.
+
+    Heads, widths and dtypes are those of the arrays. The first call of a kind compiles; later ones
+    find the kernel, whatever their lengths.
+
+    Parameters
+    ----------
+    q, k, v : array
+        (B, Hq, Lq, D), (B, Hkv, Lk, D), (B, Hkv, Lk, Dv), or axes 1 and 2 swapped in layout "bshd".
+    causal : bool, optional
+        A row sees no key after its own position.
+    align : {"top_left", "bottom_right", "offset"}, optional
+        Where row 0 stands among the keys, for `causal` and `window`. Needed where rows and keys may
+        differ in number.
+    window : (int or None, int or None), optional
+        Keys before and after a row's own that it sees; None = unbounded.
+    mask : array of bool, Mask or callable, optional
+        True = may attend. An array broadcasts to (B, Hq, Lq, Lk).
+    bias : array, optional
+        Added to the logits; broadcasts to (B, Hq, Lq, Lk).
+    scale : float, optional
+        Factor of the products; 1/sqrt(D) by default.
+    softcap : float, optional
+        Logits become ``softcap * tanh(logits / softcap)``.
+    sinks : array, optional
+        (Hq,) logits that join the denominator.
+    q_lens, kv_lens : array of int, optional
+        (B,) true lengths.
+    q_offset : int or array of int, optional
+        Position of row 0, for ``align="offset"``.
+    logits : Expr, Alibi or callable, optional
+        Change of the logits, as in `AttentionSpec`.
+    params : mapping, optional
+        Values of the scalars and tables that `mask` and `logits` read.
+    layout : {"bhsd", "bshd"}, optional
+        Axis order of q, k, v and the result.
+    outputs : sequence of str, optional
+        Out of "out", "lse", "max_logit", "entropy", "sum_p2".
+    out : array or mapping, optional
+        Where the results go.
+    backend : str or sequence of str, optional
+        As for `compile`.
+    threads : int, optional
+        At most so many threads.
+
+    Returns
+    -------
+    array or AttentionOutput
+        As a `Kernel` returns it, in the library of q.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentError, SpecError
+        If the arguments contradict each other or do not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import sdpakit as sdpa
+    >>> q = np.zeros((1, 2, 4, 8), np.float32)
+    >>> sdpa.attention(q, q, q, causal=True, backend="interp").shape
+    (1, 2, 4, 8)
+    """
+    facts, equal = _facts_of_arrays(q, k, v, layout)
+    dense = mask is not None and not _is_symbolic(mask)
+    positions = _position_masks(causal, window, align)
+    open_alignment = bool(positions) and align is None
+    if open_alignment and not (equal and q_lens is None and kv_lens is None):
+        _refuse_alignment(q, k, layout, has_lens=q_lens is not None or kv_lens is not None)
+    masks = [*positions, *([Dense() if dense else as_mask(mask)] if mask is not None else [])]
+    facts |= {
+        "mask": _all_of(masks),
+        "logits": logits,
+        "bias": None if bias is None else import_array("bias", bias, FLOATS).dtype,
+        "sinks": sinks is not None,
+        "q_lens": q_lens is not None,
+        "kv_lens": kv_lens is not None,
+        "equal_lens": open_alignment,
+        "outputs": tuple(outputs) if isinstance(outputs, list) else outputs,
+    }
+    order = backend if isinstance(backend, str) else tuple(backend)
+    kernel = _kernel(order, scale, softcap, tuple(facts.items()))
+    return kernel(
+        q,
+        k,
+        v,
+        bias=bias,
+        mask=mask if dense else None,
+        sinks=sinks,
+        q_lens=q_lens,
+        kv_lens=kv_lens,
+        q_offset=q_offset,
+        params=params,
+        out=out,
+        threads=threads,
+    )
+
+
+# typed: scale=True must not find the kernel of scale=1.0, it has an error to get.
+@lru_cache(maxsize=256, typed=True)
+def _kernel(
+    backend: str | tuple[str, ...],
+    scale: float | None,
+    softcap: float | None,
+    facts: tuple[tuple[str, Any], ...],
+) -> Kernel:
+    spec = AttentionSpec(scale=scale, softcap=softcap, **dict(facts))
+    return compile_spec(spec, backend)
+
+
+def _facts_of_arrays(q: Any, k: Any, v: Any, layout: str) -> tuple[dict[str, Any], bool]:
+    """Return the fields of the spec that the arrays decide, and whether Lq equals Lk."""
+    found = [import_array(where, x, FLOATS) for where, x in (("q", q), ("k", k), ("v", v))]
+    for where, operand in zip("qkv", found, strict=True):
+        if operand.view.ndim != 4:
+            raise ArgumentError(
+                format_error(
+                    where,
+                    got=f"{operand.view.ndim} axes, shape {operand.view.shape}",
+                    allowed=f"4 axes, layout {layout!r}",
+                    fix=f"add axes of size 1, as in {where}[None]",
+                )
+            )
+    heads, length = (2, 1) if layout == "bshd" else (1, 2)
+    q_view, k_view, v_view = (operand.view for operand in found)
+    facts = {
+        "q_heads": q_view.shape[heads],
+        "kv_heads": k_view.shape[heads],
+        "head_dim": q_view.shape[3],
+        "v_head_dim": v_view.shape[3],
+        "dtype": found[0].dtype,
+        "layout": layout,
+    }
+    return facts, q_view.shape[length] == k_view.shape[length]
+
+
+def _is_symbolic(mask: object) -> bool:
+    return isinstance(mask, Mask | Expr | Value) or callable(mask)
+
+
+def _position_masks(causal: object, window: object, align: str | None) -> list[Mask]:
+    if not isinstance(causal, bool):
+        raise ArgumentTypeError(
+            format_error("causal", got=repr(causal), allowed="True or False", fix="pass a bool")
+        )
+    if align is not None and not causal and window is None:
+        raise ArgumentError(
+            format_error(
+                "align",
+                got=repr(align),
+                allowed="an alignment together with causal=True or window=(left, right)",
+                fix="pass one of these, or leave align= away: masks carry their own",
+            )
+        )
+    masks: list[Mask] = [Causal(align)] if causal else []
+    if window is not None:
+        if not isinstance(window, tuple) or len(window) != 2:
+            raise ArgumentTypeError(
+                format_error(
+                    "window",
+                    got=repr(window),
+                    allowed="a pair (left, right) of counts or None",
+                    fix="write window=(1023, 0) for a row's own key and the 1023 before it",
+                )
+            )
+        masks.append(Window(window[0], window[1], align))
+    return masks
+
+
+def _all_of(masks: Sequence[Mask]) -> Mask | None:
+    """Return the conjunction of masks (MASK-1)."""
+    if not masks:
+        return None
+    joined = masks[0]
+    for mask in masks[1:]:
+        joined = joined & mask
+    return joined
+
+
+def _refuse_alignment(q: Any, k: Any, layout: str, *, has_lens: bool) -> None:
+    length = 2 if layout == "bhsd" else 1
+    got = f"none, with q_len {q.shape[length]} and kv_len {k.shape[length]}"
+    raise ArgumentError(
+        format_error(
+            "align",
+            got=got + (", and true lengths that may differ" if has_lens else ""),
+            allowed=f'"top_left" | "bottom_right" | "offset"{ALIGNMENT_PICTURE}',
+            fix='name one, such as align="bottom_right" for decoding with a cache',
+        )
+    )

@@ -1,0 +1,67 @@
+"""The backend that interprets programs with NumPy: slow, clear, complete, at home everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sdpakit.backends.base import Artifact, Availability, Capabilities
+from sdpakit.dtypes import FLOATS
+from sdpakit.ir.interp import run
+from sdpakit.ir.printer import to_text
+
+if TYPE_CHECKING:
+    from sdpakit.backends.base import Call, Launcher, Options
+    from sdpakit.ir.program import Program
+    from sdpakit.spec import AttentionSpec
+
+
+class _Launcher:
+    """Interprets one program."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def __call__(self, call: Call) -> None:
+        """Fill the outputs of a call."""
+        run(self._program, call)
+
+    def explain(self, call: Call | None) -> Mapping[str, Any]:  # noqa: ARG002 - the contract's order
+        """Say that the interpreter uses one thread and no tiles."""
+        return {"method": "NumPy, one head at a time, on one thread; every pair is computed"}
+
+
+class Interpreter:
+    """Backend ``interp``: `sdpakit.ir.interp` behind the contract of backends."""
+
+    name = "interp"
+
+    def availability(self) -> Availability:
+        """Say that it runs everywhere."""
+        return Availability(ok=True)
+
+    def capabilities(self) -> Capabilities:
+        """Return that every spec can be compiled; there are no options."""
+        return Capabilities(
+            dtypes=frozenset(FLOATS),
+            max_head_dim=2**31 - 1,
+            outputs=frozenset({"out", "lse", "max_logit", "entropy", "sum_p2"}),
+        )
+
+    def unsupported_reasons(self, spec: AttentionSpec, options: Options) -> list[str]:  # noqa: ARG002
+        """Return no reason: it is the fallback for every spec."""
+        return []
+
+    def lower(self, program: Program, options: Options) -> Artifact:  # noqa: ARG002 - none are known
+        """Return the text of the program, which is all that the interpreter needs."""
+        text = to_text(program)
+        key = hashlib.sha256(text.encode()).hexdigest()
+        return Artifact(self.name, key, program, {"ir": text})
+
+    def load(self, artifact: Artifact) -> Launcher:
+        """Return the interpreter of the program."""
+        return _Launcher(artifact.program)
+
+
+BACKEND = Interpreter()

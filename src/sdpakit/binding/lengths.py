@@ -1,0 +1,155 @@
+"""Per-entry integers of a call: true lengths (MASK-4) and the position of row 0 (MASK-2)."""
+
+from __future__ import annotations
+
+import operator
+from numbers import Number
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
+
+import numpy as np
+
+from sdpakit.arrays import import_array
+from sdpakit.binding.operands import Dims, is_given
+from sdpakit.dtypes import DTYPES
+from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
+
+if TYPE_CHECKING:
+    from sdpakit.binding.signature import Signature
+
+Array = np.ndarray[Any, Any]
+
+INTEGERS: tuple[str, ...] = tuple(name for name, dtype in DTYPES.items() if dtype.kind == "int")
+_INT64 = np.iinfo(np.int64)
+
+
+def bind_lengths(
+    signature: Signature, dims: Dims, q_lens: object, kv_lens: object
+) -> tuple[Array, Array]:
+    """Return q_len and kv_len as int64 arrays of shape (B,).
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentError
+        If lengths are missing, not asked for, no integers of shape (B,), out of range, or unequal
+        against the promise.
+    """
+    spec = signature.spec
+    q_len = np.full(dims.batch, dims.q_len, np.int64)
+    kv_len = np.full(dims.batch, dims.kv_len, np.int64)
+    if is_given("q_lens", q_lens, wanted=spec.q_lens, spec_says="q_lens=True"):
+        q_len = _lengths("q_lens", q_lens, dims.batch, dims.q_len)
+    if is_given("kv_lens", kv_lens, wanted=spec.kv_lens, spec_says="kv_lens=True"):
+        kv_len = _lengths("kv_lens", kv_lens, dims.batch, dims.kv_len)
+    if spec.equal_lens:
+        _check_equal(dims, q_len, kv_len)
+    return q_len, kv_len
+
+
+def bind_offset(signature: Signature, batch: int, q_offset: object) -> Array:
+    """Return the position of row 0 of each batch entry as an int64 array of shape (B,).
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentError
+        If it is missing, not asked for, or neither an integer nor (B,) integers.
+    """
+    says = "an alignment 'offset', or an expression of q_offset"
+    if not is_given("q_offset", q_offset, wanted=signature.takes_offset, spec_says=says):
+        return np.zeros(batch, np.int64)
+    if is_single(q_offset):
+        return np.full(batch, integer("q_offset", q_offset), np.int64)
+    view = _per_entry("q_offset", q_offset, batch)
+    if view.dtype == np.uint64 and view.size and int(view.max()) > _INT64.max:
+        _refuse_integer("q_offset", int(view.max()))
+    return view.astype(np.int64)
+
+
+def is_single(value: object) -> bool:
+    """Return whether a value is one number, 0-d arrays included, and no array of numbers."""
+    return isinstance(value, Number) or (
+        hasattr(value, "__index__") and getattr(value, "shape", ()) == ()
+    )
+
+
+def integer(where: str, value: object) -> int:
+    """Return a Python integer that int64 holds; bool is none.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentError
+        If the value is no integer, or larger than int64.
+    """
+    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
+        raise ArgumentTypeError(
+            format_error(
+                where,
+                got=f"{value!r} ({type(value).__name__})",
+                allowed="an integer",
+                fix="pass int(value) if that is what you mean",
+            )
+        )
+    try:
+        found = operator.index(cast(SupportsIndex, value))
+    except TypeError as error:  # an array or tensor that has __index__ and is no integer
+        raise ArgumentTypeError(
+            format_error(where, got=repr(value), allowed="an integer", fix="pass an int")
+        ) from error
+    if not _INT64.min <= found <= _INT64.max:
+        _refuse_integer(where, found)
+    return found
+
+
+def _per_entry(where: str, value: object, batch: int) -> Array:
+    view = import_array(where, value, INTEGERS).view
+    if view.shape != (batch,):
+        raise ArgumentError(
+            format_error(
+                where,
+                got=f"shape {view.shape}",
+                allowed=f"shape (batch,) = ({batch},)",
+                fix="give one integer for each batch entry",
+            )
+        )
+    return view
+
+
+def _lengths(where: str, value: object, batch: int, longest: int) -> Array:
+    view = _per_entry(where, value, batch)
+    outside = np.flatnonzero((view < 0) | (view > longest))
+    if outside.size:
+        entry = int(outside[0])
+        raise ArgumentError(
+            format_error(
+                where,
+                got=f"{where}[{entry}] = {view[entry]}",
+                allowed=f"0 to {longest}, the length of the array (MASK-4)",
+                fix="give true lengths, not offsets or padded ones",
+            )
+        )
+    return view.astype(np.int64)
+
+
+def _check_equal(dims: Dims, q_len: Array, kv_len: Array) -> None:
+    unequal = np.flatnonzero(q_len != kv_len)
+    if dims.q_len == dims.kv_len and not unequal.size:
+        return
+    got = f"q_len = {dims.q_len}, kv_len = {dims.kv_len}"
+    if dims.q_len == dims.kv_len:
+        entry = int(unequal[0])
+        got = f"q_lens[{entry}] = {q_len[entry]}, kv_lens[{entry}] = {kv_len[entry]}"
+    raise ArgumentError(
+        format_error(
+            "q, k",
+            got=got,
+            allowed="as many rows as keys in every batch entry: the spec promises equal_lens=True",
+            fix="compile a spec without equal_lens that names the alignment of its masks",
+        )
+    )
+
+
+def _refuse_integer(where: str, value: int) -> None:
+    raise ArgumentError(
+        format_error(
+            where, got=value, allowed="integers that int64 holds", fix="use smaller numbers"
+        )
+    )

@@ -1,0 +1,277 @@
+"""q, k, v, and the operands that broadcast to the pairs: bias, mask, sinks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from sdpakit.arrays import Operand, import_array, numpy_dtype
+from sdpakit.binding.signature import Signature
+from sdpakit.dtypes import DTYPES, FLOATS
+from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
+
+if TYPE_CHECKING:
+    from sdpakit.spec import AttentionSpec
+
+Array = np.ndarray[Any, Any]
+
+# SHAPE-6: expressions are proven for indices of 31 bits, so that a backend may keep them in 32-bit
+# lanes.
+LENGTH_LIMIT = 2**31
+# Elements of a float64 operand that are looked at in one go.
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Dims:
+    """Run-time sizes of a call: batch B, padded lengths Lq and Lk, and the heads of q."""
+
+    batch: int
+    q_heads: int
+    q_len: int
+    kv_len: int
+
+    @property
+    def pairs(self) -> tuple[int, int, int, int]:
+        """(B, Hq, Lq, Lk): what bias and mask broadcast to."""
+        return self.batch, self.q_heads, self.q_len, self.kv_len
+
+
+def bind_qkv(spec: AttentionSpec, q: object, k: object, v: object) -> tuple[Operand, ...]:
+    """Return q, k, v as operands whose views have the axis order b, h, length, width.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentError
+        If one is no array of the dtype, or the shapes do not fit SHAPE-1 and the spec.
+    """
+    found = [import_array(where, x, (spec.dtype,)) for where, x in (("q", q), ("k", k), ("v", v))]
+    for where, operand in zip("qkv", found, strict=True):
+        if operand.view.ndim != 4:
+            _refuse_rank(where, operand.view.shape, spec)
+    length = 2 if spec.layout == "bhsd" else 1
+    batch, kv_len = found[0].view.shape[0], found[1].view.shape[length]
+    heads, width = ("q_heads", spec.q_heads), ("head_dim", spec.head_dim)
+    kv_heads, v_width = ("kv_heads", spec.kv_heads), ("v_head_dim", spec.v_head_dim)
+    _check_shape("q", found[0], (("batch", None), heads, ("q_len", None), width), spec)
+    _check_shape("k", found[1], (("batch", batch), kv_heads, ("kv_len", None), width), spec)
+    _check_shape("v", found[2], (("batch", batch), kv_heads, ("kv_len", kv_len), v_width), spec)
+    if spec.layout == "bhsd":
+        return tuple(found)
+    return tuple(Operand(x.view.swapaxes(1, 2), x.dtype, x.namespace) for x in found)
+
+
+def bind_tables(
+    signature: Signature, dims: Dims, *, bias: object, mask: object, sinks: object
+) -> dict[str, Array]:
+    """Return the tables "bias", "mask" (rank 4) and "sinks" (accum_dtype) that the spec has.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentError
+        If one is missing, not asked for, of another dtype, or does not broadcast (MOD-1).
+    """
+    spec = signature.spec
+    tables: dict[str, Array] = {}
+    if is_given("bias", bias, wanted=spec.bias is not None, spec_says="bias='float32'"):
+        tables["bias"] = _bind_bias(str(spec.bias), spec.accum_dtype, bias, dims)
+    if is_given("mask", mask, wanted=signature.takes_mask, spec_says="mask=Dense()"):
+        tables["mask"] = _to_pairs("mask", _bind_mask(mask), dims)
+    if is_given("sinks", sinks, wanted=spec.sinks, spec_says="sinks=True"):
+        tables["sinks"] = _bind_sinks(spec, sinks)
+    return tables
+
+
+def is_given(where: str, value: object, *, wanted: bool, spec_says: str) -> bool:
+    """Return whether an argument was given, which must be exactly if the spec wants it.
+
+    Raises
+    ------
+    ArgumentError
+        If it is missing, or was given and would have to be ignored.
+    """
+    if wanted and value is None:
+        raise ArgumentError(
+            format_error(
+                where,
+                got="nothing",
+                allowed=f"an argument: the spec says {spec_says}",
+                fix=f"pass {where}=, or compile a spec without it",
+            )
+        )
+    if value is not None and not wanted:
+        raise ArgumentError(
+            format_error(
+                where,
+                got=f"{type(value).__name__}, which this spec does not use",
+                allowed="nothing: an argument is never ignored",
+                fix=f"compile a spec with {spec_says}, or leave {where}= away",
+            )
+        )
+    return value is not None
+
+
+def check_representable(where: str, array: Array, accum_dtype: str) -> None:
+    """Raise if a finite float64 value would become infinite in accum_dtype (MASK-5).
+
+    Parameters
+    ----------
+    where : str
+        Name of the argument, for messages.
+    array : ndarray
+        Any strides and dtype; only float64 can hold more than accum_dtype.
+    accum_dtype : str
+        "float32" or "float64".
+
+    Raises
+    ------
+    ArgumentError
+        Naming the value.
+    """
+    if accum_dtype == "float64" or array.dtype != np.float64 or array.size == 0:
+        return
+    # A broadcast axis holds each value once; chunks keep the temporaries small.
+    once = array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
+    limit = DTYPES[accum_dtype].max
+    for chunk in np.nditer(
+        once, flags=["external_loop", "buffered", "zerosize_ok"], buffersize=_CHUNK
+    ):
+        beyond = np.isfinite(chunk) & (np.abs(chunk) > limit)
+        if beyond.any():
+            raise ArgumentError(
+                format_error(
+                    where,
+                    got=f"the value {chunk[beyond][0]!r}",
+                    allowed=f"infinities, and numbers up to {limit:.4g}: logits are {accum_dtype}",
+                    fix="use -inf for an absent key, or a smaller number",
+                )
+            )
+
+
+def _check_shape(
+    where: str,
+    operand: Operand,
+    axes: tuple[tuple[str, int | None], ...],
+    spec: AttentionSpec,
+) -> None:
+    """Compare a shape with named sizes in the order b, h, length, width; None is any size."""
+    if spec.layout == "bshd":
+        axes = (axes[0], axes[2], axes[1], axes[3])
+    shape = operand.view.shape
+    wrong = [
+        (name, size, came)
+        for (name, size), came in zip(axes, shape, strict=True)
+        if size is not None and size != came
+    ]
+    if wrong:
+        allowed = ", ".join(name if size is None else f"{name}={size}" for name, size in axes)
+        raise ArgumentError(
+            format_error(
+                where,
+                got=f"shape {shape}",
+                allowed=f"({allowed}), layout {spec.layout!r}",
+                fix=_shape_remedy(where, shape, axes, wrong, spec),
+            )
+        )
+    for (name, _), came in zip(axes, shape, strict=True):
+        if came >= LENGTH_LIMIT:
+            raise ArgumentError(
+                format_error(
+                    where,
+                    got=f"{name} = {came}",
+                    allowed=f"sizes below 2**31 = {LENGTH_LIMIT} (SHAPE-6)",
+                    fix="split the sequence and merge the parts by their lse (MERGE-1)",
+                )
+            )
+
+
+def _shape_remedy(
+    where: str,
+    shape: tuple[int, ...],
+    axes: tuple[tuple[str, int | None], ...],
+    wrong: list[tuple[str, int, int]],
+    spec: AttentionSpec,
+) -> str:
+    swapped = (shape[0], shape[2], shape[1], shape[3])
+    if all(size in (None, came) for (_, size), came in zip(axes, swapped, strict=True)):
+        other = "bshd" if spec.layout == "bhsd" else "bhsd"
+        return f"it looks like layout {other!r}: say so in the spec, or give {where}.swapaxes(1, 2)"
+    name, size, came = wrong[0]
+    if name == "batch":
+        return f"q has batch {size}: repeat {where} or cut q, batches are not broadcast"
+    if name == "kv_len":
+        return f"k has kv_len {size}: k and v need the same number of keys"
+    return f"give {name} = {size}, or compile a spec with {name}={came}"
+
+
+def _refuse_rank(where: str, shape: tuple[int, ...], spec: AttentionSpec) -> NoReturn:
+    letters = {"b": "batch", "h": "heads", "s": "length", "d": "width"}
+    raise ArgumentError(
+        format_error(
+            where,
+            got=f"{len(shape)} axes, shape {shape}",
+            allowed=f"4 axes: {', '.join(letters[c] for c in spec.layout)} ({spec.layout!r})",
+            fix=f"add axes of size 1, as in {where}[None]"
+            if len(shape) < 4
+            else "merge leading axes into the batch: reshape",
+        )
+    )
+
+
+def _bind_bias(dtype: str, accum_dtype: str, bias: object, dims: Dims) -> Array:
+    view = _to_pairs("bias", import_array("bias", bias, (dtype,)).view, dims)
+    check_representable("bias", view, accum_dtype)
+    return view
+
+
+def _bind_mask(mask: object) -> Array:
+    try:
+        return import_array("mask", mask, ("bool",)).view
+    except ArgumentTypeError:
+        name = str(getattr(mask, "dtype", "")).removeprefix("torch.")
+        if name not in FLOATS:
+            raise
+        raise ArgumentTypeError(
+            format_error(
+                "mask",
+                got=f"dtype {name}",
+                allowed="dtype bool, True = may attend",
+                fix=f"numbers are added with bias= (in the spec, bias={name!r}); from an array of "
+                "0 and -inf make the mask as `array == 0`",
+            )
+        ) from None
+
+
+def _bind_sinks(spec: AttentionSpec, sinks: object) -> Array:
+    view = import_array("sinks", sinks, FLOATS).view
+    if view.shape != (spec.q_heads,):
+        raise ArgumentError(
+            format_error(
+                "sinks",
+                got=f"shape {view.shape}",
+                allowed=f"shape (q_heads,) = ({spec.q_heads},)",
+                fix="give one logit for each query head",
+            )
+        )
+    check_representable("sinks", view, spec.accum_dtype)
+    return view.astype(numpy_dtype(spec.accum_dtype))
+
+
+def _to_pairs(where: str, view: Array, dims: Dims) -> Array:
+    """Return a view with 4 axes, each of full size or 1, by NumPy's rule from the last axis."""
+    pairs = dims.pairs
+    fits = view.ndim <= 4 and all(
+        came in (1, full) for came, full in zip(reversed(view.shape), reversed(pairs), strict=False)
+    )
+    if not fits:
+        raise ArgumentError(
+            format_error(
+                where,
+                got=f"shape {view.shape}",
+                allowed=f"a shape that broadcasts to (batch, q_heads, q_len, kv_len) = {pairs}",
+                fix="put axes of size 1 where it does not vary, as in bias[:, None, None, :]",
+            )
+        )
+    return view[(None,) * (4 - view.ndim)]

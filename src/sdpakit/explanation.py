@@ -1,0 +1,186 @@
+"""What a kernel would do and why: facts by name that print as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sdpakit.arrays import numpy_dtype
+from sdpakit.binding import Arguments, Signature
+
+if TYPE_CHECKING:
+    from sdpakit.backends.base import Artifact, Call
+    from sdpakit.kernel import Choice
+
+Array = np.ndarray[Any, Any]
+
+
+class Explanation(Mapping[str, Any]):
+    """Facts by name in the order of importance; `print` shows them as a table.
+
+    Parameters
+    ----------
+    facts : mapping of str to object
+        Values may be mappings themselves.
+    """
+
+    __slots__ = ("_facts",)
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        self._facts = dict(facts)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._facts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._facts)
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def __repr__(self) -> str:
+        return "\n".join(_lines(self._facts, 0))
+
+
+def _lines(facts: Mapping[str, Any], depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    width = max((len(name) for name in facts), default=0)
+    for name, value in facts.items():
+        if isinstance(value, Mapping) and value:
+            yield f"{indent}{name}:"
+            yield from _lines(value, depth + 1)
+        else:
+            yield f"{indent}{name:<{width}}  {_text(value)}"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "-" if value is None or value == {} else str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def stand_ins(
+    signature: Signature, batch: int, q_len: int, kv_len: int, given: Mapping[str, Any]
+) -> Arguments:
+    """Return the arguments of a call of these sizes without memory for operands.
+
+    Parameters
+    ----------
+    signature : Signature
+        What the kernel takes.
+    batch, q_len, kv_len : int
+        Sizes of what was not given.
+    given : mapping of str to object
+        Arguments that take the place of stand-ins.
+
+    Returns
+    -------
+    Arguments
+        With full lengths, a mask of True, a bias of 0, sinks of 0, and the last row at the last
+        key.
+    """
+    spec = signature.spec
+    length = 2 if spec.layout == "bhsd" else 1
+    if "q" in given:
+        batch, q_len = given["q"].shape[0], given["q"].shape[length]
+    if "k" in given:
+        kv_len = given["k"].shape[length]
+    pairs = (batch, spec.q_heads, q_len, kv_len)
+    made: dict[str, object] = {
+        "q": _operand(signature, (batch, spec.q_heads, q_len, spec.head_dim)),
+        "k": _operand(signature, (batch, spec.kv_heads, kv_len, spec.head_dim)),
+        "v": _operand(signature, (batch, spec.kv_heads, kv_len, signature.program.v_head_dim)),
+    }
+    if spec.bias is not None:
+        made["bias"] = _constant(0, spec.bias, pairs)
+    if signature.takes_mask:
+        made["mask"] = _constant(1, "bool", pairs)
+    if spec.sinks:
+        made["sinks"] = _constant(0, spec.accum_dtype, (spec.q_heads,))
+    if spec.q_lens:
+        made["q_lens"] = _constant(q_len, "int64", (batch,))
+    if spec.kv_lens:
+        made["kv_lens"] = _constant(kv_len, "int64", (batch,))
+    if signature.takes_offset:
+        made["q_offset"] = kv_len - q_len
+    return Arguments(**(made | dict(given)))
+
+
+def _operand(signature: Signature, shape: tuple[int, ...]) -> Array:
+    array = _constant(0, signature.spec.dtype, shape)
+    return array if signature.spec.layout == "bhsd" else array.swapaxes(1, 2)
+
+
+def _constant(value: int, dtype: str, shape: tuple[int, ...]) -> Array:
+    """Return an array of one value with strides of 0: any size in the memory of one element."""
+    return np.broadcast_to(np.full((), value, numpy_dtype(dtype)), shape)
+
+
+def explain_call(
+    signature: Signature,
+    choice: Choice,
+    artifact: Artifact,
+    facts: Mapping[str, Any],
+    call: Call | None,
+) -> Explanation:
+    """Return the facts of a kernel and, where there is one, of a call.
+
+    Parameters
+    ----------
+    signature, choice, artifact
+        The kernel.
+    facts : mapping
+        What its launcher says.
+    call : Call or None
+        A checked call.
+
+    Returns
+    -------
+    Explanation
+        Backend and why, key of the code, the facts of the launcher, work and traffic.
+    """
+    program = signature.program
+    found: dict[str, Any] = {
+        "backend": choice.backend,
+        "why": _why(choice),
+        "passed over": {name: "; ".join(texts) for name, texts in choice.passed_over.items()},
+        "options": dict(choice.options),
+        "logit": str(program.logit),
+        "mask": str(program.mask),
+        "run-time values": dict(signature.constants),
+        "cache key": artifact.key,
+        "stages": ", ".join(artifact.stages),
+    }
+    if call is not None:
+        found |= _work(call)
+    return Explanation(found | dict(facts))
+
+
+def _why(choice: Choice) -> str:
+    if choice.passed_over:
+        return f"first of {choice.asked!r} that can compile this spec here"
+    return f"first of {choice.asked!r}" if choice.asked != choice.backend else "named by the caller"
+
+
+def _work(call: Call) -> dict[str, Any]:
+    """Return sizes, arithmetic without a mask, and the least traffic of a call.
+
+    Two products for each pair: 2 D flops for the logit and 2 Dv for the mean. Least traffic: every
+    operand is read once and every result written once.
+    """
+    batch, heads, q_len, head_dim = call.q.shape
+    kv_len, v_head_dim = call.v.shape[2:]
+    flops = batch * heads * q_len * kv_len * 2 * (head_dim + v_head_dim)
+    operands = (call.q, call.k, call.v, *call.tables.values(), *call.outputs.values())
+    moved = sum(math.prod(array.shape) * array.itemsize for array in operands)
+    return {
+        "sizes": f"batch {batch}, heads {heads}/{call.k.shape[1]}, lengths {q_len} x {kv_len}",
+        "flops": flops,
+        "bytes": moved,
+        "flops per byte": flops / moved if moved else 0.0,
+        "integers": f"{call.int_bits} bits, proven",
+        "threads": call.threads,
+    }

@@ -1,0 +1,271 @@
+"""A compiled kernel: call it with arrays, or ask it how it works."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sdpakit.binding import Arguments, Bound, Signature, bind
+from sdpakit.errors import ArgumentError, format_error
+from sdpakit.explanation import Explanation, explain_call, stand_ins
+from sdpakit.output import AttentionOutput
+
+if TYPE_CHECKING:
+    from sdpakit.backends.base import Artifact, Call, Launcher
+    from sdpakit.spec import AttentionSpec
+
+# What a row without a key has (EMPTY-1, STAT-1).
+_EMPTY_ROW: dict[str, float] = {
+    "out": 0.0,
+    "lse": -np.inf,
+    "max_logit": -np.inf,
+    "entropy": 0.0,
+    "sum_p2": 0.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which backend compiled a kernel, and why.
+
+    Attributes
+    ----------
+    backend : str
+        Its name.
+    options : mapping
+        The options that it was given.
+    asked : str
+        What the caller asked for, as text.
+    passed_over : mapping of str to sequence of str
+        Backends that came first in the order of wish, and why they were not taken.
+    """
+
+    backend: str
+    options: Mapping[str, Any]
+    asked: str
+    passed_over: Mapping[str, tuple[str, ...]]
+
+
+class Kernel:
+    """Compiled attention; made by `sdpakit.compile`.
+
+    A kernel may be called by any number of threads at once. It can be pickled: what travels is the
+    spec, the name of the backend and the options, and the code is compiled again, or found in the
+    cache, on the other side.
+
+    Parameters
+    ----------
+    signature : Signature
+        What a call must give.
+    choice : Choice
+        Backend and reasons.
+    artifact : Artifact
+        Compiled code as data.
+    launcher : Launcher
+        Loaded code.
+    """
+
+    __slots__ = ("_artifact", "_choice", "_launcher", "_signature")
+
+    def __init__(
+        self, signature: Signature, choice: Choice, artifact: Artifact, launcher: Launcher
+    ) -> None:
+        self._signature = signature
+        self._choice = choice
+        self._artifact = artifact
+        self._launcher = launcher
+
+    @property
+    def spec(self) -> AttentionSpec:
+        """The spec that was compiled."""
+        return self._signature.spec
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend that compiled it."""
+        return self._choice.backend
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The backend options that it was compiled with."""
+        return dict(self._choice.options)
+
+    def __repr__(self) -> str:
+        return f"<sdpakit.Kernel on {self.backend} of {self.spec!r}>"
+
+    def __call__(  # noqa: PLR0913 - the operands of attention, keyword-only, as in every other entry
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        bias: Any = None,
+        mask: Any = None,
+        sinks: Any = None,
+        q_lens: Any = None,
+        kv_lens: Any = None,
+        q_offset: Any = None,
+        params: Mapping[str, Any] | None = None,
+        out: Any = None,
+        threads: int | None = None,
+    ) -> Any:
+        """Compute attention.
+
+        Parameters
+        ----------
+        q, k, v : array
+            (B, Hq, Lq, D), (B, Hkv, Lk, D), (B, Hkv, Lk, Dv), or axes 1 and 2 swapped in layout
+            "bshd"; in the dtype of the spec, with any strides. NumPy arrays, torch CPU tensors,
+            anything with `__dlpack__` on the CPU.
+        bias : array, optional
+            Added to the logits; broadcasts to (B, Hq, Lq, Lk). Given exactly if the spec has a
+            bias.
+        mask : array of bool, optional
+            The array of `Dense()`, True = may attend; broadcasts to (B, Hq, Lq, Lk).
+        sinks : array, optional
+            (Hq,) logits that join the denominator. Given exactly if the spec has sinks.
+        q_lens, kv_lens : array of int, optional
+            (B,) true lengths. Given exactly if the spec has them.
+        q_offset : int or array of int, optional
+            Position of row 0, one or (B,). Given exactly if an alignment is "offset" or an
+            expression reads it.
+        params : mapping of str to number or array, optional
+            Values of the `Scalar`s and `Table`s of the spec: exactly these names.
+        out : array or mapping of str to array, optional
+            Where the results go: an array for `out`, or arrays by output. Exact shape and dtype,
+            writeable, sharing no memory with an input.
+        threads : int, optional
+            At most so many threads; default SDPAKIT_NUM_THREADS, else the CPUs of the process.
+            Results do not depend on it (DET-1).
+
+        Returns
+        -------
+        array or AttentionOutput
+            In the library of q. One array if the spec has the output "out" alone, else all outputs
+            in the order of the spec.
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentError
+            If an argument does not fit; nothing has been written by then.
+        """
+        bound = bind(
+            self._signature,
+            Arguments(
+                q=q,
+                k=k,
+                v=v,
+                bias=bias,
+                mask=mask,
+                sinks=sinks,
+                q_lens=q_lens,
+                kv_lens=kv_lens,
+                q_offset=q_offset,
+                params=params,
+                out=out,
+                threads=threads,
+            ),
+        )
+        self._run(bound.call)
+        return self._results(bound)
+
+    def explain(
+        self,
+        *,
+        batch: int = 1,
+        q_len: int | None = None,
+        kv_len: int | None = None,
+        **arguments: Any,
+    ) -> Explanation:
+        """Say how the kernel works and what a call of given sizes would do; nothing is computed.
+
+        Parameters
+        ----------
+        batch : int, optional
+            Number of batch entries.
+        q_len, kv_len : int, optional
+            Lengths; one stands for both. Without any the explanation is of the kernel alone.
+        **arguments
+            Arguments of a call (`kv_lens`, `q_offset`, `params`, `mask`, `threads`, ...) and `q`,
+            `k`, `v` in place of sizes. What is left away is stood in for: full lengths, a mask of
+            True, a bias of 0, an offset that aligns the last row with the last key.
+
+        Returns
+        -------
+        Explanation
+            Facts by name; prints as a table.
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentError
+            If an argument does not fit.
+
+        Examples
+        --------
+        >>> import sdpakit as sk
+        >>> kernel = sk.compile(sk.AttentionSpec(q_heads=8, head_dim=64), backend="interp")
+        >>> kernel.explain(q_len=128)["flops"]
+        33554432
+        """
+        sized = q_len is not None or kv_len is not None or "q" in arguments
+        call = None
+        if sized:
+            rows = q_len if q_len is not None else kv_len
+            keys = kv_len if kv_len is not None else q_len
+            ready = stand_ins(self._signature, batch, rows or 0, keys or 0, arguments)
+            call = bind(self._signature, ready, dry=True).call
+        facts = self._launcher.explain(call)
+        return explain_call(self._signature, self._choice, self._artifact, facts, call)
+
+    def inspect(self, stage: str = "ir") -> str | bytes:
+        """Return the code of one stage.
+
+        Parameters
+        ----------
+        stage : str
+            Such as "ir", "llvm" or "asm"; which there are depends on the backend.
+
+        Returns
+        -------
+        str or bytes
+            Text of the stage, bytes where it is binary.
+
+        Raises
+        ------
+        ArgumentError
+            If the backend has no such stage; the message lists those it has.
+        """
+        stages = self._artifact.stages
+        if stage not in stages:
+            raise ArgumentError(
+                format_error(
+                    "stage",
+                    got=repr(stage),
+                    allowed=f"{', '.join(stages)} (backend {self.backend})",
+                    fix="name one of these, or compile for a backend that has the stage",
+                )
+            )
+        return stages[stage]
+
+    def _run(self, call: Call) -> None:
+        if all(array.size == 0 for array in call.outputs.values()):
+            return  # SHAPE-4
+        if call.k.shape[2] == 0:
+            _fill_empty(call, self.spec.empty_row)
+        else:
+            self._launcher(call)
+
+    def _results(self, bound: Bound) -> Any:
+        results = bound.results()
+        if self.spec.outputs == ("out",):
+            return results["out"]
+        return AttentionOutput(results)
+
+
+def _fill_empty(call: Call, empty_row: str) -> None:
+    """Write the answer of EMPTY-1 for a call without keys; a sink changes nothing of it."""
+    for name, array in call.outputs.items():
+        array[...] = np.nan if name == "out" and empty_row == "nan" else _EMPTY_ROW[name]
