@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from sdpakit.errors import SpecError, format_error
@@ -40,15 +39,12 @@ def build(spec: AttentionSpec) -> tuple[Program, dict[str, int | float]]:
     Raises
     ------
     SpecError
-        If an alignment is open and lengths may differ (MASK-2), or an expression is nested deeper
-        than `MAX_DEPTH`.
+        If an expression is nested deeper than `MAX_DEPTH`.
     """
     scope = Scope(equal_lens=spec.equal_lens)
-    scalars: dict[str, int | float] = {
-        "scale": 1.0 / math.sqrt(spec.head_dim) if spec.scale is None else float(spec.scale)
-    }
+    scalars: dict[str, int | float] = {"scale": spec.resolved_scale}
     if spec.softcap is not None:
-        scalars["softcap"] = float(spec.softcap)
+        scalars["softcap"] = spec.softcap
     mask, logit = _mask(spec, scope), _logit(spec, scope)
     _check_depth("mask", mask)
     _check_depth("logits", logit)
@@ -75,28 +71,20 @@ def _logit(spec: AttentionSpec, scope: Scope) -> Expr:
         x = Binary("mul", cap, Unary("tanh", Binary("div", x, cap)))
     if spec.bias is not None:  # MOD-1
         x = Binary("add", x, Load("bias", spec.bias, _PAIR))
-    change = spec.logits
-    if change is None:
+    if spec.logits is None:
         return x
-    changed = change.build(scope) if isinstance(change, Alibi) else scope.resolve("logits", change)
-    return substitute(changed, {LOGIT: x})
+    changed = spec.logits.build(scope) if isinstance(spec.logits, Alibi) else spec.logits
+    return substitute(scope.resolve("logits", changed), {LOGIT: x})
 
 
 def _mask(spec: AttentionSpec, scope: Scope) -> Expr:
     """Return the AND of everything that hides pairs (MASK-1, MASK-4)."""
-    parts: list[Expr] = []
-    if spec.mask is not None:
-        parts.append(spec.mask.build(scope))
+    mask = Const(True) if spec.mask is None else spec.mask.build(scope)  # noqa: FBT003 - a literal
     if spec.q_lens:
-        parts.append(Binary("lt", Index("q"), Index("q_len")))
+        mask = Binary("and", mask, Binary("lt", Index("q"), Index("q_len")))
     if spec.kv_lens:
-        parts.append(Binary("lt", Index("k"), Index("kv_len")))
-    if not parts:
-        return Const(True)  # noqa: FBT003 - a literal of the scalar language
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = Binary("and", whole, part)
-    return whole
+        mask = Binary("and", mask, Binary("lt", Index("k"), Index("kv_len")))
+    return mask
 
 
 def _check_depth(where: str, root: Expr) -> None:
