@@ -25,6 +25,8 @@ ALIGNMENT_PICTURE = """
            # . . . .     # # # # .        (causal; "offset" takes q_offset= at the call:
            # # . . .     # # # # #         0 is top_left, kv_len - q_len is bottom_right)"""
 
+DENSE = Load("mask", "bool", (Index("b"), Index("h"), Index("q"), Index("k")))
+
 
 class Scope:
     """Collects what one spec's mask and logits leave to run time, while they are built.
@@ -407,7 +409,7 @@ class Dense(Mask):
 
     def build(self, scope: Scope) -> Expr:  # noqa: ARG002
         """Return the condition of this mask; see `Mask.build`."""
-        return Load("mask", "bool", (Index("b"), Index("h"), Index("q"), Index("k")))
+        return DENSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -615,7 +617,7 @@ def tables_of(*roots: Expr) -> tuple[Table, ...]:
     """
     found: dict[str, Table] = {}
     for node in (part for root in roots for part in postorder(root)):
-        if isinstance(node, Load) and node.table != "mask":
+        if isinstance(node, Load) and node is not DENSE:
             table = Table(node.table, node.dtype, len(node.indices))
             _agree(node.table, found.setdefault(node.table, table), table)
     return tuple(found[name] for name in sorted(found))

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from sdpakit.dtypes import ACCUM_DTYPE, DTYPES, float_dtype, plain_number, whole_number
 from sdpakit.errors import SpecError, format_error
-from sdpakit.expr.names import LOGIT, RESERVED
-from sdpakit.expr.nodes import Const, Expr, Load, Scalar, Type, postorder
+from sdpakit.expr.names import check_name
+from sdpakit.expr.nodes import Const, Expr, Type, postorder
 from sdpakit.expr.operands import Table
-from sdpakit.expr.rewrite import substitute
 from sdpakit.expr.trace import changed_logit, trace_logits
 from sdpakit.expr.values import Value
 from sdpakit.lints import warn_of_scale
-from sdpakit.masks import Alibi, Dense, Mask, Scope, as_mask, scalars_of, settle, tables_of
+from sdpakit.masks import Alibi, Mask, Scope, as_mask, scalars_of, settle, tables_of
 
 OUTPUTS: tuple[str, ...] = ("out", "lse", "max_logit", "entropy", "sum_p2")
 LAYOUTS: tuple[str, ...] = ("bhsd", "bshd")
@@ -152,15 +153,18 @@ class AttentionSpec:
                     fix="name each one, such as AttentionSpec(q_heads=8, head_dim=64)",
                 )
             )
-        for name in kwargs.keys() - {field.name for field in fields(cls)}:
-            raise SpecError(
-                format_error(
-                    "AttentionSpec",
-                    got=f"an unknown field {name!r}",
-                    allowed=", ".join(field.name for field in fields(cls)),
-                    fix=f"say {_OTHER_NAMES.get(name, 'it with one of these, or leave it out')}",
+        names = [field.name for field in fields(cls)]
+        for name in kwargs:
+            if name not in names:
+                close = get_close_matches(name, names, n=1)
+                raise SpecError(
+                    format_error(
+                        "AttentionSpec",
+                        got=f"an unknown field {name!r}",
+                        allowed=", ".join(names),
+                        fix=f"say {_OTHER_NAMES.get(name) or ''.join(close) or 'one of these'}",
+                    )
                 )
-            )
         return object.__new__(cls)
 
     def __init__(  # noqa: PLR0913 - one keyword for each field of the spec
@@ -222,41 +226,6 @@ class AttentionSpec:
         """The factor of <q_i, k_j>: `scale`, or 1/sqrt(head_dim) (SCALE-1)."""
         return 1.0 / math.sqrt(self.head_dim) if self.scale is None else self.scale
 
-    def build_mask(self, scope: Scope) -> Expr:
-        """Return the condition of the mask, without that of lengths.
-
-        Parameters
-        ----------
-        scope : Scope
-            Gets the run-time numbers; one scope serves the mask and then the logits.
-
-        Returns
-        -------
-        Expr
-            Bool.
-        """
-        return Const(value=True) if self.mask is None else self.mask.build(scope)
-
-    def build_logits(self, scope: Scope, x: Expr) -> Expr:
-        """Return the logit `x` after the user's change.
-
-        Parameters
-        ----------
-        scope : Scope
-            Made with the `equal_lens` of this spec.
-        x : Expr
-            Float: the logit after scale, cap and bias.
-
-        Returns
-        -------
-        Expr
-            Float; `x` itself where the spec has no change.
-        """
-        if self.logits is None:
-            return x
-        changed = self.logits.build(scope) if isinstance(self.logits, Alibi) else self.logits
-        return substitute(changed, {LOGIT: x})
-
     def tables(self) -> tuple[Table, ...]:
         """Return the arrays that every call brings in `params`, by name.
 
@@ -287,6 +256,14 @@ class AttentionSpec:
         return f"AttentionSpec({', '.join(shown)})"
 
 
+def _signature() -> inspect.Signature:
+    """Return the signature of the constructor for `help`, which `__new__` would hide."""
+    whole = inspect.signature(AttentionSpec.__init__)
+    return whole.replace(parameters=list(whole.parameters.values())[1:])
+
+
+cast(Any, AttentionSpec).__signature__ = _signature()
+
 _DEFAULTS: dict[str, object] = {
     "dtype": "float32",
     "layout": "bhsd",
@@ -308,9 +285,15 @@ def _default(spec: AttentionSpec, name: str) -> object:
     return getattr(spec, other) if other else _DEFAULTS.get(name)
 
 
-def _built(spec: AttentionSpec) -> tuple[Scope, tuple[Expr, Expr]]:
+def _built(spec: AttentionSpec) -> tuple[Scope, list[Expr]]:
+    """Return the expressions of the spec, with the scope that holds their run-time numbers."""
     scope = Scope(equal_lens=spec.equal_lens)
-    return scope, (spec.build_mask(scope), spec.build_logits(scope, LOGIT))
+    roots = [] if spec.mask is None else [spec.mask.build(scope)]
+    if isinstance(spec.logits, Alibi):
+        roots.append(spec.logits.build(scope))
+    elif spec.logits is not None:
+        roots.append(spec.logits)
+    return scope, roots
 
 
 def _count(name: str, value: object, *, least: int) -> int:
@@ -373,11 +356,12 @@ def _real(name: str, value: object, accum_dtype: str, fix: str) -> float | None:
 
 
 def _is_finite_in(dtype: str, number: float) -> bool:
-    return math.isfinite(number) and _rounded(dtype, number) is not None
+    rounded = _rounded(dtype, number)
+    return rounded is not None and math.isfinite(rounded)
 
 
 def _rounded(dtype: str, number: float) -> float | None:
-    """Return a finite number rounded to float32 or float64, or None where it overflows."""
+    """Return a number rounded to float32 or float64; None where a finite one overflows."""
     code = "f" if dtype == "float32" else "d"
     try:
         return float(struct.unpack(code, struct.pack(code, number))[0])
@@ -481,20 +465,20 @@ def _logits(value: object, scope: Scope) -> Expr | Alibi:
 
 def _check_expressions(spec: AttentionSpec) -> None:
     scope, roots = _built(spec)  # refuses alignments left open
-    tables_of(*roots)
-    own = {name for name, _ in scalars_of(*roots)} - scope.values.keys()
-    dense = Dense().build(scope)
-    for node in (part for root in roots for part in postorder(root)):
-        taken = isinstance(node, Load) and node is not dense and node.table in RESERVED
-        if taken or (isinstance(node, Scalar) and node.name in own & RESERVED):
+    numbers = {name for name, _ in scalars_of(*roots)} - scope.values.keys()
+    for name in numbers:
+        check_name("Scalar", name)
+    for table in tables_of(*roots):
+        if table.name in numbers:
             raise SpecError(
                 format_error(
-                    "mask or logit expression",
-                    got=f"{node!r}",
-                    allowed=f"names other than {', '.join(sorted(RESERVED))}",
-                    fix="choose another name; Dense() reads mask=, bias= has its own argument",
+                    f"run-time operand {table.name!r}",
+                    got="a Scalar and a Table of this name",
+                    allowed="one meaning for one name within a spec",
+                    fix="choose another name for one of them",
                 )
             )
+    for node in (part for root in roots for part in postorder(root)):
         if isinstance(node, Const) and isinstance(node.value, float):
             _check_literal(spec.accum_dtype, node.value)
 

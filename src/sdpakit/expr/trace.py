@@ -235,7 +235,7 @@ def _call(where: str, function: Callable[..., Any], args: tuple[object, ...], fo
         result = function(*args)
     except SdpakitError:
         raise
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, IndexError) as error:
         # Methods and functions of other libraries meet a symbolic value and do not know it.
         raise SpecError(
             format_error(

@@ -210,7 +210,9 @@ class Value:
             raise out_of_language(
                 f"numpy.{name} on a symbolic value", "use the function of sdpakit with this meaning"
             )
-        return cast(Value, apply(*(Value(lift(item)) for item in inputs)))
+        # NumPy hands its numbers over as arrays without axes.
+        numbers = (x[()] if getattr(x, "shape", None) == () else x for x in inputs)
+        return cast(Value, apply(*(Value(lift(number)) for number in numbers)))
 
 
 _UFUNC_OPERATORS: dict[str, Callable[..., Any]] = {
