@@ -18,7 +18,7 @@ from sdpakit.arrays import (
     numpy_dtype,
 )
 from sdpakit.backends.base import Call
-from sdpakit.binding.lengths import bind_lengths, bind_offset, is_single
+from sdpakit.binding.lengths import PerEntry, bind_lengths, bind_offset, is_single
 from sdpakit.binding.operands import Dims, bind_qkv, bind_tables
 from sdpakit.binding.params import bind_params
 from sdpakit.binding.signature import Signature
@@ -124,9 +124,9 @@ def bind(signature: Signature, arguments: Arguments, *, dry: bool = False) -> Bo
         outputs=outputs,
         tables=tables,
         scalars=scalars,
-        q_len=q_len,
-        kv_len=kv_len,
-        q_offset=q_offset,
+        q_len=q_len.values,
+        kv_len=kv_len.values,
+        q_offset=q_offset.values,
         threads=threads,
         int_bits=int_bits,
     )
@@ -136,15 +136,21 @@ def bind(signature: Signature, arguments: Arguments, *, dry: bool = False) -> Bo
 def _int_bits(
     signature: Signature,
     dims: Dims,
-    per_entry: tuple[Array, Array, Array],
+    per_entry: tuple[PerEntry, PerEntry, PerEntry],
     scalars: Mapping[str, int | float],
     tables: Mapping[str, Array],
 ) -> int:
     if 0 in dims.pairs:
         return 32  # no pair exists, so no expression is evaluated
-    sizes = {name: (0, size - 1) for name, size in zip("bhqk", dims.pairs, strict=True)} | {
-        name: (int(values.min()), int(values.max()))
-        for name, values in zip(("q_len", "kv_len", "q_offset"), per_entry, strict=True)
+    q_len, kv_len, q_offset = per_entry
+    sizes = {
+        "b": (0, dims.batch - 1),
+        "h": (0, dims.q_heads - 1),
+        "q": (0, dims.q_len - 1),
+        "k": (0, dims.kv_len - 1),
+        "q_len": (q_len.least, q_len.most),
+        "kv_len": (kv_len.least, kv_len.most),
+        "q_offset": (q_offset.least, q_offset.most),
     }
     return signature.proofs.width(sizes, scalars, tables)
 

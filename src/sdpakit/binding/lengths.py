@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass
 from numbers import Number
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
@@ -22,10 +23,31 @@ INTEGERS: tuple[str, ...] = tuple(name for name, dtype in DTYPES.items() if dtyp
 _INT64 = np.iinfo(np.int64)
 
 
+@dataclass(frozen=True, slots=True)
+class PerEntry:
+    """One integer for each batch entry: int64 values (B,) and their bounds, (0, 0) if B = 0."""
+
+    values: Array
+    least: int
+    most: int
+
+    @classmethod
+    def same(cls, batch: int, value: int) -> PerEntry:
+        """Return `value` for every batch entry."""
+        return cls(np.full(batch, value, np.int64), value, value)
+
+    @classmethod
+    def of(cls, view: Array) -> PerEntry:
+        """Return the integers of an array of any integer dtype; the caller checks the bounds."""
+        if view.size == 0:
+            return cls(np.zeros(0, np.int64), 0, 0)
+        return cls(view.astype(np.int64), int(view.min()), int(view.max()))
+
+
 def bind_lengths(
     signature: Signature, dims: Dims, q_lens: object, kv_lens: object
-) -> tuple[Array, Array]:
-    """Return q_len and kv_len as int64 arrays of shape (B,).
+) -> tuple[PerEntry, PerEntry]:
+    """Return q_len and kv_len.
 
     Raises
     ------
@@ -34,19 +56,21 @@ def bind_lengths(
         against the promise.
     """
     spec = signature.spec
-    q_len = np.full(dims.batch, dims.q_len, np.int64)
-    kv_len = np.full(dims.batch, dims.kv_len, np.int64)
     if is_given("q_lens", q_lens, wanted=spec.q_lens, spec_says="q_lens=True"):
         q_len = _lengths("q_lens", q_lens, dims.batch, dims.q_len)
+    else:
+        q_len = PerEntry.same(dims.batch, dims.q_len)
     if is_given("kv_lens", kv_lens, wanted=spec.kv_lens, spec_says="kv_lens=True"):
         kv_len = _lengths("kv_lens", kv_lens, dims.batch, dims.kv_len)
+    else:
+        kv_len = PerEntry.same(dims.batch, dims.kv_len)
     if spec.equal_lens:
         _check_equal(dims, q_len, kv_len)
     return q_len, kv_len
 
 
-def bind_offset(signature: Signature, batch: int, q_offset: object) -> Array:
-    """Return the position of row 0 of each batch entry as an int64 array of shape (B,).
+def bind_offset(signature: Signature, batch: int, q_offset: object) -> PerEntry:
+    """Return the position of row 0 of each batch entry.
 
     Raises
     ------
@@ -55,13 +79,13 @@ def bind_offset(signature: Signature, batch: int, q_offset: object) -> Array:
     """
     says = "an alignment 'offset', or an expression of q_offset"
     if not is_given("q_offset", q_offset, wanted=signature.takes_offset, spec_says=says):
-        return np.zeros(batch, np.int64)
+        return PerEntry.same(batch, 0)
     if is_single(q_offset):
-        return np.full(batch, integer("q_offset", q_offset), np.int64)
-    view = _per_entry("q_offset", q_offset, batch)
-    if view.dtype == np.uint64 and view.size and int(view.max()) > _INT64.max:
-        _refuse_integer("q_offset", int(view.max()))
-    return view.astype(np.int64)
+        return PerEntry.same(batch, integer("q_offset", q_offset))
+    found = PerEntry.of(_per_entry("q_offset", q_offset, batch))
+    if found.most > _INT64.max:
+        _refuse_integer("q_offset", found.most)
+    return found
 
 
 def is_single(value: object) -> bool:
@@ -113,11 +137,11 @@ def _per_entry(where: str, value: object, batch: int) -> Array:
     return view
 
 
-def _lengths(where: str, value: object, batch: int, longest: int) -> Array:
+def _lengths(where: str, value: object, batch: int, longest: int) -> PerEntry:
     view = _per_entry(where, value, batch)
-    outside = np.flatnonzero((view < 0) | (view > longest))
-    if outside.size:
-        entry = int(outside[0])
+    found = PerEntry.of(view)
+    if found.least < 0 or found.most > longest:
+        entry = int(np.flatnonzero((view < 0) | (view > longest))[0])
         raise ArgumentError(
             format_error(
                 where,
@@ -126,22 +150,22 @@ def _lengths(where: str, value: object, batch: int, longest: int) -> Array:
                 fix="give true lengths, not offsets or padded ones",
             )
         )
-    return view.astype(np.int64)
+    return found
 
 
-def _check_equal(dims: Dims, q_len: Array, kv_len: Array) -> None:
-    unequal = np.flatnonzero(q_len != kv_len)
+def _check_equal(dims: Dims, q_len: PerEntry, kv_len: PerEntry) -> None:
+    unequal = np.flatnonzero(q_len.values != kv_len.values)
     if dims.q_len == dims.kv_len and not unequal.size:
         return
     got = f"q_len = {dims.q_len}, kv_len = {dims.kv_len}"
     if dims.q_len == dims.kv_len:
         entry = int(unequal[0])
-        got = f"q_lens[{entry}] = {q_len[entry]}, kv_lens[{entry}] = {kv_len[entry]}"
+        got = f"q_lens[{entry}] = {q_len.values[entry]}, kv_lens[{entry}] = {kv_len.values[entry]}"
     raise ArgumentError(
         format_error(
             "q, k",
             got=got,
-            allowed="as many rows as keys in every batch entry: the spec promises equal_lens=True",
+            allowed="as many rows as keys in every batch entry, as equal_lens=True promises",
             fix="compile a spec without equal_lens that names the alignment of its masks",
         )
     )

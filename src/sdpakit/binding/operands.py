@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sdpakit.spec import AttentionSpec
 
 Array = np.ndarray[Any, Any]
+T = TypeVar("T")
 
 # SHAPE-6: expressions are proven for indices of 31 bits, so that a backend may keep them in 32-bit
 # lanes.
@@ -51,16 +52,20 @@ def bind_qkv(spec: AttentionSpec, q: object, k: object, v: object) -> tuple[Oper
     for where, operand in zip("qkv", found, strict=True):
         if operand.view.ndim != 4:
             _refuse_rank(where, operand.view.shape, spec)
-    length = 2 if spec.layout == "bhsd" else 1
-    batch, kv_len = found[0].view.shape[0], found[1].view.shape[length]
-    heads, width = ("q_heads", spec.q_heads), ("head_dim", spec.head_dim)
-    kv_heads, v_width = ("kv_heads", spec.kv_heads), ("v_head_dim", spec.v_head_dim)
-    _check_shape("q", found[0], (("batch", None), heads, ("q_len", None), width), spec)
-    _check_shape("k", found[1], (("batch", batch), kv_heads, ("kv_len", None), width), spec)
-    _check_shape("v", found[2], (("batch", batch), kv_heads, ("kv_len", kv_len), v_width), spec)
-    if spec.layout == "bhsd":
-        return tuple(found)
-    return tuple(Operand(x.view.swapaxes(1, 2), x.dtype, x.namespace) for x in found)
+    if spec.layout == "bshd":
+        found = [Operand(x.view.swapaxes(1, 2), x.dtype, x.namespace) for x in found]
+    q_shape, k_shape, v_shape = (operand.view.shape for operand in found)
+    batch, _, q_len, _ = q_shape
+    _, _, kv_len, _ = k_shape
+    fits = (
+        q_shape == (batch, spec.q_heads, q_len, spec.head_dim)
+        and k_shape == (batch, spec.kv_heads, kv_len, spec.head_dim)
+        and v_shape == (batch, spec.kv_heads, kv_len, spec.v_head_dim)
+        and max(batch, spec.q_heads, q_len, kv_len) < LENGTH_LIMIT
+    )
+    if not fits:
+        _refuse_shapes(spec, (q_shape, k_shape, v_shape))
+    return tuple(found)
 
 
 def bind_tables(
@@ -150,55 +155,67 @@ def check_representable(where: str, array: Array, accum_dtype: str) -> None:
             )
 
 
+def _refuse_shapes(spec: AttentionSpec, shapes: tuple[tuple[int, ...], ...]) -> NoReturn:
+    """Raise for the first of q, k, v whose shape (b, h, length, width) does not fit."""
+    (batch, *_), (_, _, kv_len, _), _ = shapes
+    heads, width = ("q_heads", spec.q_heads), ("head_dim", spec.head_dim)
+    kv_heads, v_width = ("kv_heads", spec.kv_heads), ("v_head_dim", spec.v_head_dim)
+    _check_shape("q", shapes[0], (("batch", None), heads, ("q_len", None), width), spec)
+    _check_shape("k", shapes[1], (("batch", batch), kv_heads, ("kv_len", None), width), spec)
+    _check_shape("v", shapes[2], (("batch", batch), kv_heads, ("kv_len", kv_len), v_width), spec)
+    raise ArgumentError(
+        format_error(
+            "q, k, v",
+            got=f"shapes {', '.join(str(_in_layout(shape, spec)) for shape in shapes)}",
+            allowed=f"batch, heads and lengths below 2**31 = {LENGTH_LIMIT} (SHAPE-6)",
+            fix="split the sequence and merge the parts by their lse (MERGE-1)",
+        )
+    )
+
+
 def _check_shape(
     where: str,
-    operand: Operand,
+    shape: tuple[int, ...],
     axes: tuple[tuple[str, int | None], ...],
     spec: AttentionSpec,
 ) -> None:
     """Compare a shape with named sizes in the order b, h, length, width; None is any size."""
-    if spec.layout == "bshd":
-        axes = (axes[0], axes[2], axes[1], axes[3])
-    shape = operand.view.shape
     wrong = [
         (name, size, came)
         for (name, size), came in zip(axes, shape, strict=True)
         if size is not None and size != came
     ]
-    if wrong:
-        allowed = ", ".join(name if size is None else f"{name}={size}" for name, size in axes)
-        raise ArgumentError(
-            format_error(
-                where,
-                got=f"shape {shape}",
-                allowed=f"({allowed}), layout {spec.layout!r}",
-                fix=_shape_remedy(where, shape, axes, wrong, spec),
-            )
+    if not wrong:
+        return
+    sizes = tuple(name if size is None else f"{name}={size}" for name, size in axes)
+    raise ArgumentError(
+        format_error(
+            where,
+            got=f"shape {_in_layout(shape, spec)}",
+            allowed=f"({', '.join(_in_layout(sizes, spec))}), layout {spec.layout!r}",
+            fix=_shape_remedy(where, shape, axes, wrong[0], spec),
         )
-    for (name, _), came in zip(axes, shape, strict=True):
-        if came >= LENGTH_LIMIT:
-            raise ArgumentError(
-                format_error(
-                    where,
-                    got=f"{name} = {came}",
-                    allowed=f"sizes below 2**31 = {LENGTH_LIMIT} (SHAPE-6)",
-                    fix="split the sequence and merge the parts by their lse (MERGE-1)",
-                )
-            )
+    )
+
+
+def _in_layout(items: tuple[T, ...], spec: AttentionSpec) -> tuple[T, ...]:
+    """Return what stands in the order b, h, length, width in the order of the caller."""
+    b, h, length, width = items
+    return (b, h, length, width) if spec.layout == "bhsd" else (b, length, h, width)
 
 
 def _shape_remedy(
     where: str,
     shape: tuple[int, ...],
     axes: tuple[tuple[str, int | None], ...],
-    wrong: list[tuple[str, int, int]],
+    wrong: tuple[str, int, int],
     spec: AttentionSpec,
 ) -> str:
     swapped = (shape[0], shape[2], shape[1], shape[3])
     if all(size in (None, came) for (_, size), came in zip(axes, swapped, strict=True)):
         other = "bshd" if spec.layout == "bhsd" else "bhsd"
         return f"it looks like layout {other!r}: say so in the spec, or give {where}.swapaxes(1, 2)"
-    name, size, came = wrong[0]
+    name, size, came = wrong
     if name == "batch":
         return f"q has batch {size}: repeat {where} or cut q, batches are not broadcast"
     if name == "kv_len":
