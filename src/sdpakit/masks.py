@@ -6,132 +6,20 @@ prefixes are run-time numbers, so that changing them compiles nothing.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from sdpakit.dtypes import DTYPES, whole_number
 from sdpakit.errors import SpecError, format_error
-from sdpakit.expr.names import LOGIT, POSITION, check_name
-from sdpakit.expr.nodes import Binary, Const, Expr, Index, Load, Scalar, Type, Unary, postorder
+from sdpakit.expr.names import LOGIT, check_name
+from sdpakit.expr.nodes import Binary, Const, Expr, Index, Load, Unary
 from sdpakit.expr.operands import Table, table_dtype
-from sdpakit.expr.rewrite import substitute
-from sdpakit.expr.trace import check_align, condition, position, trace_mask
+from sdpakit.expr.scope import DENSE, Scope, tables_of
+from sdpakit.expr.trace import check_align, condition, trace_mask
 from sdpakit.expr.values import Value
 
-ALIGNMENT_PICTURE = """
-           top_left      bottom_right     two queries, five keys, # = may attend
-           # . . . .     # # # # .        (causal; "offset" takes q_offset= at the call:
-           # # . . .     # # # # #         0 is top_left, kv_len - q_len is bottom_right)"""
-
-DENSE = Load("mask", "bool", (Index("b"), Index("h"), Index("q"), Index("k")))
-
-
-class Scope:
-    """Collects what one spec's mask and logits leave to run time, while they are built.
-
-    Parameters
-    ----------
-    equal_lens : bool
-        Whether the spec promises equal lengths, so that an alignment may be left open.
-
-    Attributes
-    ----------
-    values : dict of str to int
-        Values of the run-time numbers, by name.
-    """
-
-    def __init__(self, *, equal_lens: bool = False) -> None:
-        self.equal_lens = equal_lens
-        self.values: dict[str, int | float] = {}
-        self._counts: Counter[str] = Counter()
-
-    def label(self, kind: str) -> str:
-        """Return the next name of a kind of mask: "window0", "window1", ... in order of building.
-
-        Parameters
-        ----------
-        kind : str
-            For example "window".
-
-        Returns
-        -------
-        str
-            Unique in this scope.
-        """
-        name = f"{kind}{self._counts[kind]}"
-        self._counts[kind] += 1
-        return name
-
-    def hoist(self, name: str, value: int) -> Scalar:
-        """Return a run-time int that has `value` at every call.
-
-        Parameters
-        ----------
-        name : str
-            Made from a `label`.
-        value : int
-            Kept in `values`.
-
-        Returns
-        -------
-        Scalar
-            The node.
-        """
-        self.values[name] = value
-        return Scalar(name, "int")
-
-    def resolve(self, where: str, node: Expr) -> Expr:
-        """Return the expression with an alignment that was left open replaced by the row index.
-
-        Parameters
-        ----------
-        where : str
-            What to name in the message.
-        node : Expr
-            Any expression.
-
-        Returns
-        -------
-        Expr
-            Without `POSITION`.
-
-        Raises
-        ------
-        SpecError
-            If an alignment is open and lengths may differ (MASK-2).
-        """
-        if POSITION not in set(postorder(node)):
-            return node
-        if not self.equal_lens:
-            raise SpecError(
-                format_error(
-                    f"{where}: align",
-                    got="none, though q_len and kv_len may differ",
-                    allowed='"top_left" | "bottom_right" | "offset"' + ALIGNMENT_PICTURE,
-                    fix='name one, such as align="bottom_right" for decoding with a cache; or '
-                    "promise equal_lens=True in the spec",
-                )
-            )
-        return substitute(node, {POSITION: position("top_left")})
-
-    def position(self, where: str, align: str | None) -> Expr:
-        """Return the position of the row under an alignment.
-
-        Parameters
-        ----------
-        where : str
-            What to name in the message.
-        align : str or None
-            One of `sdpakit.expr.trace.ALIGNMENTS`, or None where it is left open.
-
-        Returns
-        -------
-        Expr
-            Int.
-        """
-        return self.resolve(where, position(align))
+MAX_DEPTH = 100
 
 
 class Mask:
@@ -527,6 +415,50 @@ def as_mask(value: object, where: str = "mask") -> Mask:
     )
 
 
+def check_depth(mask: Mask) -> Mask:
+    """Return the mask, or refuse one that is nested too deep to walk.
+
+    Parameters
+    ----------
+    mask : Mask
+        Any mask.
+
+    Returns
+    -------
+    Mask
+        The same mask.
+
+    Raises
+    ------
+    SpecError
+        If more than `MAX_DEPTH` operations lie inside one another.
+    """
+    level, depth = [mask], 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise SpecError(
+                format_error(
+                    "mask",
+                    got=f"more than {MAX_DEPTH} masks joined one inside the other",
+                    allowed=f"at most {MAX_DEPTH}",
+                    fix="let a Document, a Table in a predicate, or Dense say it in one piece",
+                )
+            )
+        level = [part for m in level for part in _parts(m)]
+    return mask
+
+
+def _parts(mask: Mask) -> tuple[Mask, ...]:
+    match mask:
+        case And(a, b) | Or(a, b):
+            return (a, b)
+        case Not(a):
+            return (a,)
+        case _:
+            return ()
+
+
 def settle(mask: Mask, scope: Scope) -> Mask:
     """Return the mask with no alignment left open in a predicate, where the spec allows that.
 
@@ -595,66 +527,3 @@ def _int_dtype(where: str, value: object) -> str:
             )
         )
     return name
-
-
-def tables_of(*roots: Expr) -> tuple[Table, ...]:
-    """Return the arrays of `params` that expressions read, by name.
-
-    Parameters
-    ----------
-    *roots : Expr
-        Built masks and logits.
-
-    Returns
-    -------
-    tuple of Table
-        Sorted by name, without the array of `Dense`.
-
-    Raises
-    ------
-    SpecError
-        If one name is used with two dtypes or two numbers of axes.
-    """
-    found: dict[str, Table] = {}
-    for node in (part for root in roots for part in postorder(root)):
-        if isinstance(node, Load) and node is not DENSE:
-            table = Table(node.table, node.dtype, len(node.indices))
-            _agree(node.table, found.setdefault(node.table, table), table)
-    return tuple(found[name] for name in sorted(found))
-
-
-def scalars_of(*roots: Expr) -> tuple[tuple[str, Type], ...]:
-    """Return name and type of the run-time numbers of expressions, by name.
-
-    Parameters
-    ----------
-    *roots : Expr
-        Built masks and logits.
-
-    Returns
-    -------
-    tuple of (str, str)
-        Sorted by name, without the placeholders.
-
-    Raises
-    ------
-    SpecError
-        If one name is used with two types.
-    """
-    found: dict[str, Type] = {}
-    for node in (part for root in roots for part in postorder(root)):
-        if isinstance(node, Scalar) and node not in (LOGIT, POSITION):
-            _agree(node.name, found.setdefault(node.name, node.kind), node.kind)
-    return tuple(sorted(found.items()))
-
-
-def _agree(name: str, first: object, second: object) -> None:
-    if first != second:
-        raise SpecError(
-            format_error(
-                f"run-time operand {name!r}",
-                got=f"{first} and {second}",
-                allowed="one meaning for one name within a spec",
-                fix="choose another name for one of them",
-            )
-        )

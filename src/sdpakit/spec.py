@@ -16,10 +16,11 @@ from sdpakit.errors import SpecError, format_error
 from sdpakit.expr.names import check_name
 from sdpakit.expr.nodes import Const, Expr, Type, postorder
 from sdpakit.expr.operands import Table
+from sdpakit.expr.scope import Scope, scalars_of, tables_of
 from sdpakit.expr.trace import changed_logit, trace_logits
 from sdpakit.expr.values import Value
 from sdpakit.lints import warn_of_scale
-from sdpakit.masks import Alibi, Mask, Scope, as_mask, scalars_of, settle, tables_of
+from sdpakit.masks import Alibi, Mask, as_mask, check_depth, settle
 
 OUTPUTS: tuple[str, ...] = ("out", "lse", "max_logit", "entropy", "sum_p2")
 LAYOUTS: tuple[str, ...] = ("bhsd", "bshd")
@@ -211,7 +212,7 @@ class AttentionSpec:
         _check_heads(self)
         _check_lengths(self)
         scope = Scope(equal_lens=self.equal_lens)
-        put("mask", None if mask is None else settle(as_mask(mask), scope))
+        put("mask", None if mask is None else settle(check_depth(as_mask(mask)), scope))
         put("logits", None if logits is None else _logits(logits, scope))
         _check_expressions(self)
         warn_of_scale(self.scale, self.q_heads, self.kv_heads, self.head_dim, self.v_head_dim)

@@ -8,8 +8,9 @@ from sdpakit.errors import SpecError, format_error
 from sdpakit.expr.names import LOGIT
 from sdpakit.expr.nodes import Binary, Const, Dot, Expr, Index, Load, Scalar, Unary, postorder
 from sdpakit.expr.rewrite import substitute
+from sdpakit.expr.scope import Scope
 from sdpakit.ir.program import Program
-from sdpakit.masks import Alibi, Scope
+from sdpakit.masks import Alibi
 
 if TYPE_CHECKING:
     from sdpakit.spec import AttentionSpec
