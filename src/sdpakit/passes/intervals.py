@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
 from sdpakit.expr.nodes import Binary, Const, Expr, Index, Load, Scalar, Select, Unary, postorder
@@ -151,6 +152,7 @@ class Linear:
         return Linear({}, 0).plus(self, factor)
 
 
+@lru_cache(maxsize=1 << 12)
 def linear(node: Expr) -> Linear:
     """Return an int expression as a sum of atoms with constant factors.
 
@@ -175,6 +177,7 @@ def linear(node: Expr) -> Linear:
     return Linear({node: 1}, 0)
 
 
+@lru_cache(maxsize=1 << 12)
 def reads(node: Expr, names: frozenset[str]) -> bool:
     """Return whether `node` depends on one of the indices `names`."""
     return any(isinstance(x, Index) and x.name in names for x in postorder(node))

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sdpakit.expr.nodes import Expr
+from sdpakit.expr.nodes import Expr, Index, Load, postorder
 from sdpakit.ir.program import Program
 from sdpakit.passes.classify import KeyRanges, key_ranges, tile_class
-from sdpakit.passes.intervals import Box, reads
+from sdpakit.passes.intervals import Box
 from sdpakit.passes.tables import Array
 from sdpakit.passes.vectors import VectorOps
 
@@ -22,7 +22,7 @@ _BATCH = frozenset({"b", "q_len", "kv_len", "q_offset"})
 _HEAD = frozenset({"h"})
 
 # Q tiles, or boxes, looked at together: some fifty vectors of so many int64 are alive at a time.
-_CHUNK = 1 << 10
+_CHUNK = 1 << 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def tile_map(
     *,
     q_tile: int,
     k_tile: int,
-    max_boxes: int = 1 << 16,
+    max_boxes: int = 1 << 18,
 ) -> TileMap:
     """Count the tiles of a call by class.
 
@@ -111,8 +111,8 @@ def tile_map(
     """
     ops = VectorOps(scalars, tables)
     batch, heads = sizes.q_len.shape[0], sizes.q_heads
-    of_b = range(batch if reads(program.mask, _BATCH) else min(batch, 1))
-    of_h = range(heads if reads(program.mask, _HEAD) else min(heads, 1))
+    of_b = range(batch if _varies(program.mask, _BATCH, tables) else min(batch, 1))
+    of_h = range(heads if _varies(program.mask, _HEAD, tables) else min(heads, 1))
     q_tiles, k_tiles = -(-sizes.q_rows // q_tile), -(-sizes.kv_rows // k_tile)
     chunks = len(of_b) * len(of_h) * -(-q_tiles // _CHUNK)
     found = TileMap()
@@ -125,6 +125,24 @@ def tile_map(
             counts = grid.count(q_tiles, int(sizes.q_len[b]), int(sizes.kv_len[b]), boxes)
             found.add(counts, (batch // len(of_b)) * (heads // len(of_h)))
     return found
+
+
+def _varies(mask: Expr, names: frozenset[str], tables: Mapping[str, Array]) -> bool:
+    """Return whether a mask depends on one of the indices `names`, axes that broadcast left out."""
+    used: set[Expr] = {mask}
+    for node in postorder(mask):
+        children = node.children()
+        if isinstance(node, Load):
+            table = tables[node.table]
+            children = tuple(
+                index
+                for index, stride, size in zip(
+                    node.indices, table.strides, table.shape, strict=True
+                )
+                if not (isinstance(index, Index) and (size == 1 or stride == 0))
+            )
+        used.update(children)
+    return any(isinstance(node, Index) and node.name in names for node in used)
 
 
 def q_tile_ranges(
@@ -180,6 +198,14 @@ def _fixed(ops: VectorOps, sizes: Sizes, b: int, h: int) -> Box[Array]:
 def _chunks(count: int) -> Iterator[Array]:
     for start in range(0, count, _CHUNK):
         yield np.arange(start, min(start + _CHUNK, count), dtype=np.int64)
+
+
+def _single_tiles(runs: Array) -> Array:
+    """Return runs of k tiles taken apart into runs of one tile."""
+    sizes = runs[2] - runs[1]
+    before = np.cumsum(sizes) - sizes
+    first = np.arange(int(sizes.sum())) + np.repeat(runs[1] - before, sizes)
+    return np.stack((np.repeat(runs[0], sizes), first, first + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,11 +264,14 @@ class _Grid:
         self, runs: Array, lengths: tuple[int, int], max_boxes: int, counts: TileMap
     ) -> None:
         """Classify runs of k tiles by halving those that are not decided as a whole."""
+        idle = 0  # rounds in a row that decided nothing
         while runs.shape[1]:
-            if max_boxes < runs.shape[1]:
-                rest = int((runs[2] - runs[1]).sum())
-                counts.partial += rest
-                counts.unresolved += rest
+            tiles = int((runs[2] - runs[1]).sum())
+            if tiles <= max_boxes // 4:
+                runs = _single_tiles(runs)
+            elif runs.shape[1] > max_boxes or idle == 2:
+                counts.partial += tiles
+                counts.unresolved += tiles
                 return
             max_boxes -= runs.shape[1]
             parts = [
@@ -250,6 +279,7 @@ class _Grid:
                 for start in range(0, runs.shape[1], _CHUNK)
             ]
             runs = np.concatenate(parts, axis=1)
+            idle = idle + 1 if int((runs[2] - runs[1]).sum()) == tiles else 0
 
     def _decide(self, runs: Array, lengths: tuple[int, int], counts: TileMap) -> Array:
         """Count the runs that are decided, or are one tile; return the halves of the others."""

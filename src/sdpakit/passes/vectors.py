@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
 from sdpakit.expr.nodes import Index, Load
-from sdpakit.passes.tables import Array, integer_limits, rows_ascend
+from sdpakit.passes.tables import Array, dtype_limits, integer_limits, rows_ascend
 
-# Elements of a table looked at together, and the longest range that is looked at at all: beyond it
-# the limits of the whole row answer.
-_PIECE = 1 << 14
+# Rows that do not ascend are summed up in blocks of so many elements. A range of at most a block
+# is looked at itself, one of at most _LONGEST blocks through their limits; beyond that the limits
+# of the whole row answer.
+_BLOCK = 64
 _LONGEST = 1 << 10
+_PIECE = 1 << 14  # elements looked at together
 
 
 class VectorOps:
@@ -31,6 +34,7 @@ class VectorOps:
         self._tables = tables
         self._ascending: dict[tuple[object, ...], bool] = {}
         self._limits: dict[tuple[object, ...], tuple[int, int]] = {}
+        self._blocks: dict[tuple[object, ...], tuple[Array, Array]] = {}
 
     def const(self, value: int) -> Array:
         """Return the integer."""
@@ -124,7 +128,7 @@ class VectorOps:
     def _clamped(index: object, bound: Array, size: int) -> Array:
         if size == 1 and isinstance(index, Index):
             return np.zeros((), dtype=np.int64)  # broadcasts
-        return np.clip(bound, 0, size - 1)
+        return np.asarray(np.minimum(np.maximum(bound, 0), size - 1))
 
     def _row_range(
         self, key: tuple[object, ...], row: Array, lo: Array, hi: Array
@@ -132,18 +136,21 @@ class VectorOps:
         if self._is_ascending(key, row):
             return row[lo].astype(np.int64), row[hi].astype(np.int64)
         width = int((hi - lo).max()) + 1
-        if width > _LONGEST:
+        if width <= _BLOCK:
+            return _extreme(np.minimum, row, lo, hi), _extreme(np.maximum, row, lo, hi)
+        if width > _BLOCK * _LONGEST:
             return self._whole(key, row)
-        lo, hi = np.broadcast_arrays(lo, hi)
-        least, largest = np.empty(lo.shape, np.int64), np.empty(lo.shape, np.int64)
-        step = max(1, _PIECE // width)
-        for start in range(0, lo.size, step):
-            piece = slice(start, start + step)
-            at = lo.reshape(-1)[piece, None] + np.arange(width)
-            values = row[np.minimum(at, hi.reshape(-1)[piece, None])]
-            least.reshape(-1)[piece] = values.min(axis=1)
-            largest.reshape(-1)[piece] = values.max(axis=1)
-        return least, largest
+        least, largest = self._block_limits(key, row)
+        lo, hi = lo // _BLOCK, hi // _BLOCK
+        return _extreme(np.minimum, least, lo, hi), _extreme(np.maximum, largest, lo, hi)
+
+    def _block_limits(self, key: tuple[object, ...], row: Array) -> tuple[Array, Array]:
+        key = self._hashable(key)
+        if key not in self._blocks:
+            starts = np.arange(0, row.shape[0], _BLOCK)
+            limits = np.minimum.reduceat(row, starts), np.maximum.reduceat(row, starts)
+            self._blocks[key] = limits
+        return self._blocks[key]
 
     def _whole(self, key: tuple[object, ...], table: Array) -> tuple[Array, Array]:
         if table.dtype == np.bool_:
@@ -171,11 +178,13 @@ class VectorOps:
 
     def lower_bound(self, load: Load, leading: Sequence[Array], value: Array) -> Array:
         """Return the number of elements < value of a sorted row."""
-        return self._search(self._row(load, leading)[0], value, np.less)
+        row = self._row(load, leading)[0]
+        return np.where(value > _largest(row), row.shape[0], _search(row, value, "left"))
 
     def upper_bound(self, load: Load, leading: Sequence[Array], value: Array) -> Array:
         """Return the number of elements <= value of a sorted row."""
-        return self._search(self._row(load, leading)[0], value, np.less_equal)
+        row = self._row(load, leading)[0]
+        return np.where(value < _least(row), 0, _search(row, value, "right"))
 
     def _row(self, load: Load, leading: Sequence[Array]) -> tuple[Array, tuple[object, ...]]:
         """Return the row of a load along its last axis, and a key for what is known about it."""
@@ -186,14 +195,30 @@ class VectorOps:
         ]
         return table[tuple(at)], (load.table, table.ndim - 1, *at)
 
-    @staticmethod
-    def _search(row: Array, value: Array, before: np.ufunc) -> Array:
-        # By hand: numpy.searchsorted copies the whole row where its dtype is not that of the value.
-        first, last = np.zeros(value.shape, np.int64), np.full(value.shape, row.shape[0])
-        for _ in range(row.shape[0].bit_length()):
-            middle = (first + last) >> 1
-            seen = row[np.minimum(middle, row.shape[0] - 1)].astype(np.int64)
-            smaller = before(seen, value) & (middle < last)
-            first = np.where(smaller, middle + 1, first)
-            last = np.where(smaller, last, middle)
-        return first
+
+def _extreme(reduce: np.ufunc, row: Array, lo: Array, hi: Array) -> Array:
+    """Return the least or largest element of `row[lo : hi + 1]` for vectors of short ranges."""
+    lo, hi = np.broadcast_arrays(lo, hi)
+    width = int((hi - lo).max()) + 1
+    found = np.empty(lo.size, np.int64)
+    step = max(1, _PIECE // width)
+    for start in range(0, lo.size, step):
+        piece = slice(start, start + step)
+        at = lo.reshape(-1)[piece, None] + np.arange(width)
+        found[piece] = reduce.reduce(row[np.minimum(at, hi.reshape(-1)[piece, None])], axis=1)
+    return found.reshape(lo.shape)
+
+
+def _least(row: Array) -> int:
+    return dtype_limits(row)[0]
+
+
+def _largest(row: Array) -> int:
+    return dtype_limits(row)[1]
+
+
+def _search(row: Array, value: Array, side: Literal["left", "right"]) -> Array:
+    # In the dtype of the row: NumPy would convert the whole row to that of the value.
+    least, largest = np.int64(_least(row)), np.int64(min(_largest(row), 2**63 - 1))
+    wanted = np.minimum(np.maximum(value, least), largest).astype(row.dtype)
+    return np.asarray(np.searchsorted(row, wanted, side=side))
