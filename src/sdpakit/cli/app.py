@@ -1,0 +1,119 @@
+"""Commands and options; each command is a module of its own, imported when it is asked for."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(
+    name="sdpakit",
+    help="A compiler for scaled dot-product attention.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class DType(StrEnum):
+    """Dtypes of operands."""
+
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+    float64 = "float64"
+
+
+class Align(StrEnum):
+    """How rows and keys are aligned (MASK-2)."""
+
+    top_left = "top_left"
+    bottom_right = "bottom_right"
+    offset = "offset"
+
+
+class Layout(StrEnum):
+    """Order of the axes of q, k, v and out."""
+
+    bhsd = "bhsd"
+    bshd = "bshd"
+
+
+MASK_HELP = """Masks joined by "&": causal, window:LEFT,RIGHT (none = unbounded), prefix:N,
+dilated:STEP, document, dense."""
+ALIGN_HELP = "Alignment of causal, window and dilated; may be left open if the lengths are equal."
+BACKEND_HELP = "A backend of `sdpakit info`, or auto."
+
+
+@app.command()
+def info() -> None:
+    """Show the backends, why one cannot run and what to do, and facts of this machine."""
+    from sdpakit.cli.info import show
+
+    show(Console())
+
+
+@app.command()
+def explain(  # noqa: PLR0913 - one parameter for each option
+    *,
+    q_heads: Annotated[int, typer.Option(help="Query heads.")] = 8,
+    kv_heads: Annotated[int | None, typer.Option(help="Heads of k and v [query heads].")] = None,
+    head_dim: Annotated[int, typer.Option(help="Width of q and k.")] = 64,
+    v_head_dim: Annotated[int | None, typer.Option(help="Width of v [head-dim].")] = None,
+    dtype: Annotated[DType, typer.Option(help="Of q, k, v and out.")] = DType.float32,
+    layout: Annotated[Layout, typer.Option(help="Order of axes.")] = Layout.bhsd,
+    scale: Annotated[float | None, typer.Option(help="Factor [1/sqrt(head-dim)].")] = None,
+    softcap: Annotated[float | None, typer.Option(help="Cap of the logits.")] = None,
+    mask: Annotated[str | None, typer.Option(help=MASK_HELP)] = None,
+    align: Annotated[Align | None, typer.Option(help=ALIGN_HELP)] = None,
+    bias: Annotated[DType | None, typer.Option(help="An additive array of this dtype.")] = None,
+    sinks: Annotated[bool, typer.Option("--sinks", help="One extra logit a head.")] = False,
+    q_lens: Annotated[bool, typer.Option("--q-lens", help="Lengths of q by entry.")] = False,
+    kv_lens: Annotated[bool, typer.Option("--kv-lens", help="Lengths of k by entry.")] = False,
+    output: Annotated[list[str] | None, typer.Option(help="Results, again and again.")] = None,
+    batch: Annotated[int, typer.Option(help="Batch entries of the call.")] = 1,
+    q_len: Annotated[int, typer.Option(help="Queries of the call.")] = 2048,
+    kv_len: Annotated[int | None, typer.Option(help="Keys of the call [q-len].")] = None,
+    backend: Annotated[str, typer.Option(help=BACKEND_HELP)] = "auto",
+    stage: Annotated[str | None, typer.Option(help="Print code instead: ir, llvm, asm.")] = None,
+) -> None:
+    """Show what a spec compiles to, and what a call of the given sizes would do."""
+    from sdpakit.cli.explain import Request, show
+
+    keys = q_len if kv_len is None else kv_len
+    fields = {
+        "q_heads": q_heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "v_head_dim": v_head_dim,
+        "dtype": str(dtype),
+        "layout": str(layout),
+        "scale": scale,
+        "softcap": softcap,
+        "bias": bias and str(bias),
+        "sinks": sinks,
+        "q_lens": q_lens,
+        "kv_lens": kv_lens,
+        "outputs": tuple(output or ("out",)),
+        "equal_lens": align is None and q_len == keys and q_lens == kv_lens,
+    }
+    request = Request(fields, mask, align and str(align), batch, q_len, keys, backend, stage)
+    show(Console(), request)
+
+
+@app.command()
+def demo(
+    *,
+    backend: Annotated[str, typer.Option(help=BACKEND_HELP)] = "auto",
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out the timing.")] = False,
+) -> None:
+    """Run attention of a real model: compile, check against float64, explain, time.
+
+    The exit status is 1 if a result lies outside its error bound.
+    """
+    from sdpakit.cli.demo import run
+
+    if not run(Console(), backend=backend, timing=not quick):
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""What is computed: the attention program, built from a spec, printed, checked and interpreted."""

@@ -1,0 +1,187 @@
+"""What the commands print, how they fail, and that `demo` fails when a result is wrong."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import sdpakit as sk
+from sdpakit.cli import explain, machine
+from sdpakit.cli.app import app
+
+WIDE = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, arguments, env=WIDE)
+
+
+def as_command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "sdpakit", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_no_command_shows_the_commands():
+    result = invoke()
+    assert all(name in result.output for name in ("info", "explain", "demo"))
+
+
+def test_info_lists_backends_versions_and_machine():
+    result = invoke("info")
+    assert result.exit_code == 0, result.output
+    for word in ("interp", "numba_cpu", "ready", "numpy", "llvmlite", "cores", sk.__version__):
+        assert word in result.output
+
+
+def test_info_says_why_a_backend_cannot_run(monkeypatch):
+    broken = sk.backends.BackendStatus(
+        "gpu", ok=False, source="a plug-in", reason="no driver", hint="install one"
+    )
+    monkeypatch.setattr(sk.backends, "status", lambda: (broken,))
+    result = invoke("info")
+    assert all(text in result.output for text in ("gpu", "no driver", "install one", "a plug-in"))
+
+
+def test_machine_facts_are_texts_and_cores_are_counted():
+    assert machine.usable_cores() >= 1
+    assert all(isinstance(text, str) and text for text in machine.facts().values())
+    assert machine.packages()["sdpakit"] == sk.__version__
+
+
+@pytest.mark.parametrize(
+    ("text", "mask"),
+    [
+        ("causal", sk.Causal("top_left")),
+        ("window:128,0", sk.Window(128, 0, align="top_left")),
+        ("window:none,3", sk.Window(None, 3, align="top_left")),
+        ("prefix:16", sk.Prefix(16)),
+        ("dilated:4", sk.Dilated(4, align="top_left")),
+        ("document", sk.Document()),
+        ("dense", sk.Dense()),
+        ("causal & prefix:2", sk.Causal("top_left") & sk.Prefix(2)),
+    ],
+)
+def test_mask_text(text, mask):
+    assert explain.parse_mask(text, "top_left") == mask
+
+
+@pytest.mark.parametrize(
+    "text", ["", "causal:3", "window:1", "window:a,b", "prefix:none", "casual", "causal &"]
+)
+def test_mask_text_without_meaning_is_refused(text):
+    with pytest.raises(
+        sk.ArgumentError, match=r"--mask: got .*\n  allowed: causal, .*\n  remedy: "
+    ):
+        explain.parse_mask(text, "top_left")
+
+
+@pytest.mark.parametrize("backend", ["interp", "auto"])
+def test_explain_prints_spec_and_facts(backend):
+    result = invoke("explain", "--mask", "causal", "--q-len", "256", "--backend", backend)
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "AttentionSpec(q_heads=8" in result.output
+    assert "flops" in result.output
+
+
+def test_explain_prints_the_code_of_a_stage():
+    result = invoke("explain", "--stage", "ir", "--softcap", "30", "--backend", "interp")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "tanh" in result.output
+    assert "AttentionSpec(" not in result.output
+
+
+def test_open_alignment_ends_the_command_with_both_pictures():
+    result = as_command("explain", "--mask", "causal", "--q-len", "2", "--kv-len", "5")
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert "SpecError: " in result.stderr
+    assert "bottom_right" in result.stderr
+
+
+def test_an_unknown_backend_ends_the_command_with_the_names():
+    result = as_command("explain", "--backend", "numba_cpi")
+    assert result.returncode == 2
+    assert "UnknownBackendError: backend: got 'numba_cpi'" in result.stderr
+    assert "did you mean 'numba_cpu'?" in result.stderr
+
+
+def test_an_unknown_option_is_refused():
+    result = as_command("explain", "--heads", "3")
+    assert result.returncode == 2
+    assert "--heads" in result.stderr
+
+
+@pytest.mark.parametrize("backend", ["interp", "auto"])
+def test_demo_without_timing(backend):
+    result = invoke("demo", "--quick", "--backend", backend)
+    assert result.exit_code == 0, (result.output, result.exception)
+    for text in ("layer 0", "layer 5", "Head 2 is saturated", "No head is saturated", "1/sqrt(D)"):
+        assert text in result.output
+    assert "checks passed" in result.output
+
+
+def test_demo_fails_if_a_result_is_wrong(monkeypatch):
+    from sdpakit.kernel import Kernel
+
+    right = Kernel.__call__
+
+    def slightly_wrong(self, *arrays, **arguments):
+        results = right(self, *arrays, **arguments)
+        results.out[0, 0, 0, 0] += np.float16(0.01) + results.out.dtype.type(0)
+        return results
+
+    monkeypatch.setattr(Kernel, "__call__", slightly_wrong)
+    result = invoke("demo", "--quick", "--backend", "interp")
+    assert result.exit_code == 1
+    assert "checks failed" in result.output
+    assert "layer 0 out" in result.output
+
+
+def test_figures_name_what_they_see():
+    from sdpakit.cli.demo.layers import Figures, describe
+
+    def figures(**changes):
+        heads = np.ones(2)
+        base = {
+            "logit_std": heads,
+            "largest": 5 * heads,
+            "entropy": 2 * heads,
+            "log_n": 3 * heads,
+            "sum_p2": 0.2 * heads,
+        }
+        return describe(Figures(**base | changes))
+
+    assert "No head is saturated" in figures()
+    assert "Head 1 is [bold]saturated" in figures(sum_p2=np.array([0.2, 0.95]))
+    assert "Heads 0, 1 are [bold]saturated" in figures(sum_p2=np.array([0.99, 0.95]))
+    assert "indifferent" in figures(entropy=np.full(2, 2.95))
+    assert "half precision" not in figures()
+    assert "half precision" in figures(largest=np.full(2, 11.2))
+
+
+def test_plain_attention_is_attention():
+    from sdpakit.cli.demo.speed import plain_attention
+
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.standard_normal((1, 2, 9, 4)) for _ in range(3))
+    for mask in (None, sk.Causal()):
+        spec = sk.AttentionSpec(q_heads=2, head_dim=4, dtype="float64", mask=mask, equal_lens=True)
+        truth = sk.reference.attention(spec, q, k, v)["out"]
+        # Factor and -inf are float32 there: 1/2 and -inf are exact.
+        np.testing.assert_array_max_ulp(
+            plain_attention(q, k, v, causal=mask is not None), truth, maxulp=4096
+        )
+
+
+def test_speed_table_checks_before_it_times(monkeypatch):
+    from sdpakit.cli.demo import speed
+
+    monkeypatch.setattr(speed, "LENGTHS", (32,))
+    monkeypatch.setattr(speed, "ROUNDS", 3)
+    console = Console(width=160, record=True, quiet=True)
+    checks = list(speed.show(console, "interp"))
+    assert [check.ok for check in checks] == [True, True]
