@@ -11,9 +11,10 @@ from sdpakit.compiler import compile as compile_spec
 from sdpakit.dtypes import FLOATS
 from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
 from sdpakit.expr.nodes import Expr
+from sdpakit.expr.scope import ALIGNMENT_PICTURE
 from sdpakit.expr.values import Value
 from sdpakit.kernel import Kernel
-from sdpakit.masks import ALIGNMENT_PICTURE, Alibi, Causal, Dense, Mask, Window, as_mask
+from sdpakit.masks import Alibi, Causal, Dense, Mask, Window, as_mask
 from sdpakit.spec import AttentionSpec
 
 
