@@ -1,0 +1,243 @@
+"""What a case, a target and an outcome are; data only."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+from sdpakit.errors import ScaleWarning
+
+if TYPE_CHECKING:
+    from sdpakit.conformance.inputs import Draw
+    from sdpakit.spec import AttentionSpec
+
+Level: TypeAlias = Literal["core", "full"]
+BoundKind: TypeAlias = Literal["sharp", "hard"]
+Verdict: TypeAlias = Literal["ok", "fail", "refused", "error"]
+Recipe: TypeAlias = "Callable[[Draw], Mapping[str, Any]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of one call; None stands for "as its neighbour" (kv_heads: q_heads, ...)."""
+
+    batch: int = 1
+    q_heads: int = 2
+    kv_heads: int | None = None
+    q_len: int = 5
+    kv_len: int = 7
+    head_dim: int = 8
+    v_head_dim: int | None = None
+
+    @property
+    def kv(self) -> int:
+        """Number of key/value heads."""
+        return self.q_heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def width(self) -> int:
+        """Width of one head of v."""
+        return self.head_dim if self.v_head_dim is None else self.v_head_dim
+
+    @property
+    def pairs(self) -> tuple[int, int, int, int]:
+        """(B, Hq, Lq, Lk)."""
+        return self.batch, self.q_heads, self.q_len, self.kv_len
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Case:
+    """One call and what must come of it, as plain data.
+
+    Attributes
+    ----------
+    id : str
+        "family.name.dtype"; unique, seeds the inputs.
+    rules : tuple of str
+        Rules of docs/semantics.md that the case shows.
+    catches : str
+        The wrong program that fails here.
+    shape : Shape
+        Sizes of q, k, v.
+    spec : mapping
+        Keyword arguments of `AttentionSpec`, but for head counts and widths, which `shape` has.
+    recipe : callable or None
+        Operands beyond, or in place of, random q, k, v; given a `Draw`. q, k, v and dout come in
+        the axis order b, h, length, width and are brought to the layout of the spec.
+    bound : {"sharp", "hard"}
+        Sharp where the inputs are random, hard where they are chosen to hurt.
+    level : {"core", "full"}
+        Core runs in seconds.
+    expect : callable or None
+        What must come out, worked out by hand: arrays by output name. Judges the reference.
+    refuses : str
+        Name of the exception of `sdpakit.errors` that is the right answer, "" for a result.
+    match : str
+        Regular expression that the message of the exception has.
+    source : str
+        A public report of a program that got it wrong.
+    gradients : bool
+        Whether the recipe gives `dout`, for the gradients.
+    heavy : str
+        What the case needs beyond the ordinary, "" for nothing.
+    """
+
+    id: str
+    rules: tuple[str, ...]
+    catches: str
+    shape: Shape = field(default_factory=Shape)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    recipe: Recipe | None = None
+    bound: BoundKind = "sharp"
+    level: Level = "core"
+    expect: Callable[[], Mapping[str, Any]] | None = None
+    refuses: str = ""
+    match: str = ""
+    source: str = ""
+    gradients: bool = False
+    heavy: str = ""
+
+    @property
+    def family(self) -> str:
+        """First part of the id."""
+        return self.id.split(".")[0]
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of q, k, v."""
+        return str(self.spec["dtype"])
+
+    @property
+    def seed(self) -> int:
+        """Seed of the inputs, from the id."""
+        return zlib.crc32(self.id.encode())
+
+    def attention_spec(self) -> AttentionSpec:
+        """Return the spec, or raise what it raises; known scale mistakes are meant here.
+
+        Returns
+        -------
+        AttentionSpec
+            Of `shape` and `spec`.
+
+        Raises
+        ------
+        SpecError
+            If the case is about a spec that contradicts itself.
+        """
+        from sdpakit.spec import AttentionSpec
+
+        heads = {
+            "q_heads": self.shape.q_heads,
+            "kv_heads": self.shape.kv_heads,
+            "head_dim": self.shape.head_dim,
+            "v_head_dim": self.shape.v_head_dim,
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ScaleWarning)
+            return AttentionSpec(**{**heads, **self.spec})
+
+    def operands(self) -> dict[str, Any]:
+        """Return freshly made arguments of the call, q, k and v included, in the spec's layout.
+
+        Returns
+        -------
+        dict of str to array
+            The same values at every call.
+        """
+        from sdpakit.conformance.inputs import Draw, to_layout
+
+        draw = Draw(self.shape, self.dtype, self.seed)
+        found: dict[str, Any] = {}
+        if self.recipe is not None:
+            found.update(self.recipe(draw))
+        for name, make in (("q", draw.q), ("k", draw.k), ("v", draw.v)):
+            if name not in found:
+                found[name] = make()
+        if self.gradients and "dout" not in found:
+            found["dout"] = draw.dout()
+        return to_layout(found, str(self.spec.get("layout", "bhsd")))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Judgement of one target on one case.
+
+    Attributes
+    ----------
+    target, case : str
+        Name and id.
+    verdict : {"ok", "fail", "refused", "error"}
+        Refused: the target said `UnsupportedSpecError`. Error: another exception than the fitting.
+    share : float
+        Largest error as a share of its bound; 0 where nothing was measured.
+    message : str
+        What is wrong, with the worst element; "" if nothing is.
+    """
+
+    target: str
+    case: str
+    verdict: Verdict
+    share: float = 0.0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Numerics of a target that the bounds ask for.
+
+    Attributes
+    ----------
+    exp, tanh : float
+        Largest relative error of the two functions, in unit roundoffs of accum_dtype (one unit in
+        the last place is two of them).
+    weights : float
+        Unit roundoff of the dtype in which weights enter the product with v; 0 if they are not
+        rounded.
+    """
+
+    exp: float = 4.0
+    tanh: float = 4.0
+    weights: float = 0.0
+
+
+class Target(Protocol):
+    """What can be judged."""
+
+    @property
+    def name(self) -> str:
+        """Name in reports."""
+        ...
+
+    @property
+    def profile(self) -> Profile:
+        """Numerics that the bounds ask for."""
+        ...
+
+    @property
+    def takes_out(self) -> bool:
+        """Whether the callables take `out=`, a mapping from output names to arrays."""
+        ...
+
+    def prepare(self, spec: AttentionSpec) -> Callable[..., Any]:
+        """Return a callable (q, k, v, **operands) -> array, or mapping or named tuple of outputs.
+
+        Parameters
+        ----------
+        spec : AttentionSpec
+            What to compute.
+
+        Returns
+        -------
+        callable
+            May be called several times.
+
+        Raises
+        ------
+        UnsupportedSpecError
+            If the target does not do this spec; anything else is a failure.
+        """
+        ...

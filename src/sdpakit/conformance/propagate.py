@@ -1,0 +1,119 @@
+"""How far a float expression can be off when its operands are off and every operation rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from sdpakit.conformance.inputs import Array
+from sdpakit.conformance.model import Profile
+from sdpakit.expr.names import LOGIT
+from sdpakit.expr.nodes import Binary, Const, Expr, Scalar, Select, Unary, postorder
+
+
+def propagate(
+    root: Expr, values: Mapping[Expr, Any], logit_error: Array, profile: Profile, u: float
+) -> Array:
+    """Return the largest error of a logit expression.
+
+    Parameters
+    ----------
+    root : Expr
+        Float expression over the placeholder of the logit.
+    values : mapping of Expr to array
+        Exact values of its nodes.
+    logit_error : array
+        Largest error of the placeholder.
+    profile : Profile
+        Errors of exp and tanh.
+    u : float
+        Unit roundoff.
+
+    Returns
+    -------
+    array
+        In the shape of `logit_error`. Conditions are taken to come out right.
+    """
+    errors: dict[Expr, Any] = {}
+    with np.errstate(all="ignore"):
+        for node in postorder(root):
+            if node.type == "float":
+                errors[node] = _error(node, values, errors, logit_error, profile, u)
+    return np.broadcast_to(errors[root], logit_error.shape)
+
+
+def _error(
+    node: Expr,
+    values: Mapping[Expr, Any],
+    errors: Mapping[Expr, Any],
+    logit_error: Array,
+    profile: Profile,
+    u: float,
+) -> Any:
+    match node:
+        case Scalar() if node is LOGIT:
+            return logit_error
+        case Const() | Scalar():
+            return u * np.abs(values[node])  # rounded to accum_dtype on entry
+        case Unary(op="to_float"):
+            return u * np.abs(values[node])
+        case Unary(op=op, x=x):
+            inner = _UNARY[op](values[x], values[node], errors[x])
+            return inner + _rounding(op, profile, u) * np.abs(values[node])
+        case Binary(op=op, a=a, b=b):
+            return _BINARY[op](values[a], values[b], errors[a], errors[b]) + u * np.abs(
+                values[node]
+            )
+        case Select(cond=cond, a=a, b=b):
+            return np.where(values[cond], errors[a], errors[b])
+    return 0.0  # Load: the reference reads tables as accum_dtype holds them
+
+
+def _rounding(op: str, profile: Profile, u: float) -> float:
+    units = {"neg": 0.0, "abs": 0.0, "floor": 0.0, "exp": profile.exp, "tanh": profile.tanh}
+    return u * units.get(op, 4.0)
+
+
+def _log_error(x: Any, _result: Any, e: Any) -> Any:
+    return e / np.maximum(np.abs(x) - e, 0.0)
+
+
+def _sqrt_error(x: Any, _result: Any, e: Any) -> Any:
+    return np.where(np.equal(e, 0.0), 0.0, e / np.sqrt(np.maximum(x - e, 0.0)))
+
+
+def _floor_error(x: Any, _result: Any, e: Any) -> Any:
+    return np.ceil(np.floor(x + e) - np.floor(x - e))
+
+
+_UNARY: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "neg": lambda _x, _result, e: e,
+    "abs": lambda _x, _result, e: e,
+    "exp": lambda _x, result, e: np.abs(result) * np.expm1(e),
+    "log": _log_error,
+    "tanh": lambda x, _result, e: e * (1.0 - np.tanh(np.maximum(np.abs(x) - e, 0.0)) ** 2),
+    "sqrt": _sqrt_error,
+    "floor": _floor_error,
+}
+
+
+def _sum_error(_a: Any, _b: Any, of_a: Any, of_b: Any) -> Any:
+    return of_a + of_b
+
+
+def _largest_error(_a: Any, _b: Any, of_a: Any, of_b: Any) -> Any:
+    return np.maximum(of_a, of_b)
+
+
+_BINARY: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    "add": _sum_error,
+    "sub": _sum_error,
+    "mul": lambda a, b, of_a, of_b: np.abs(a) * of_b + np.abs(b) * of_a + of_a * of_b,
+    "div": lambda a, b, of_a, of_b: (
+        (np.abs(a / b) * of_b + of_a) / np.maximum(np.abs(b) - of_b, 0.0)
+    ),
+    "min": _largest_error,
+    "max": _largest_error,
+}
