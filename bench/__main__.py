@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -57,14 +56,8 @@ def main(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
             typer.echo(workload.name)
         return
     prepared = environment.prepare(threads, core)
-    path = json or _default_path(group if not case else "cases", threads)
+    path = json or environment.local_result(f"{'cases' if case else group}-{threads}t")
     sys.exit(_run(chosen, target or [], prepared, rounds, path, require))
-
-
-def _default_path(label: str, threads: int) -> Path:
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    folder = environment.ROOT / "bench" / "results" / "local"
-    return folder / f"{stamp}-{label}-{threads}t.json"
 
 
 def _run(

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,12 @@ def available_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
+def local_result(label: str) -> Path:
+    """Return a new path under bench/results/local, a folder that stays out of the repository."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    return ROOT / "bench" / "results" / "local" / f"{stamp}-{label}.json"
+
+
 def describe(preparation: Preparation) -> dict[str, Any]:
     """Return everything about machine, versions and checkout that a result depends on."""
     return {
@@ -121,7 +128,8 @@ def versions() -> dict[str, str | None]:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = None
+            # A checkout on PYTHONPATH has no metadata, and may have been imported all the same.
+            found[name] = getattr(sys.modules.get(name), "__version__", None)
     return found
 
 

@@ -1,10 +1,12 @@
-"""The run as a table for the terminal."""
+"""A run as a table: for the terminal, or in Markdown (`python -m bench.report FILE --markdown`)."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -44,6 +46,28 @@ def show(document: Document, console: Console) -> None:
         console.print(
             f"{environment['machine']['processor']}; {document['clock']}", highlight=False
         )
+
+
+def markdown(document: Document) -> str:
+    """Return the figures as a table in Markdown, without goals.
+
+    Peers show how many times faster ours is.
+    """
+    peers = _peers(document)
+    names = ["case", "ceiling", OURS, *peers]
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    for entry in document["results"]:
+        targets = entry["targets"]
+        ours = targets.get(OURS)
+        share = ours["share"] if ours else None
+        cells = [
+            entry["workload"]["name"],
+            f"{_rate(entry['ceiling']['rate'])} {_UNITS[entry['ceiling']['resource']]}",
+            f"{_cell(ours)} ({100 * share['median']:.0f} %)" if share else _cell(ours),
+            *(_faster(targets[name]) if name in targets else "" for name in peers),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _peers(document: Document) -> list[str]:
@@ -112,12 +136,29 @@ def _remarks(document: Document) -> list[str]:
     for entry in document["results"]:
         name = entry["workload"]["name"]
         for target, record in entry["targets"].items():
-            if record["status"] in ("wrong", "failed"):
+            if record["is_peer"] and record["status"] in ("wrong", "failed"):
                 lines.append(f"[red]{name}: {target} {record['status']}[/]: {record['reason']}")
     absent = {
         f"{target} is absent: {record['reason']}": None
         for entry in document["results"]
         for target, record in entry["targets"].items()
-        if record["status"] == "absent"
+        if record["is_peer"] and record["status"] == "absent"
     }
     return [*absent, *lines]
+
+
+File = Annotated[Path, typer.Argument(help="A run that was written with --json.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print a table in Markdown.")]
+
+
+def main(file: File, as_markdown: Markdown = False) -> None:  # noqa: FBT002 - a flag of the command
+    """Show a written run."""
+    document: Document = json.loads(file.read_text(encoding="utf-8"))
+    if as_markdown:
+        typer.echo(markdown(document))
+    else:
+        show(document, Console())
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -228,12 +228,16 @@ def failures(document: Document, required: str | None) -> list[str]:
     for entry in document["results"]:
         name = entry["workload"]["name"]
         for target, record in entry["targets"].items():
-            if not record["is_peer"] and record["status"] in ("wrong", "failed", "absent"):
+            if record["is_peer"]:
+                continue
+            if record["status"] == "absent":
+                lines.append(f"{target} is absent: {record['reason']}")
+            elif record["status"] in ("wrong", "failed"):
                 lines.append(f"{name}: {target} {record['status']}: {record['reason']}")
         goal = entry["goals"].get(required) if required else None
         if goal is not None and not goal["met"]:
             lines.append(f"{name}: {required} not met: {describe_goal(goal)}")
-    return lines
+    return list(dict.fromkeys(lines))
 
 
 def describe_goal(goal: GoalRecord) -> str:

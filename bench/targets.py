@@ -74,7 +74,7 @@ class Target(Protocol):
 
 
 class Ours:
-    """sdpakit, through `sdpakit.compile`.
+    """sdpakit's CPU backend, through `sdpakit.compile`; by name, so that no other can stand in.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class Ours:
         if self._threads == case.threads:
             raise UnsupportedByTarget(f"the whole run uses {case.threads} thread")
         sdpakit = importlib.import_module("sdpakit")
-        kernel = sdpakit.compile(spec_of(sdpakit, workload))
+        kernel = sdpakit.compile(spec_of(sdpakit, workload), backend="numba_cpu")
         i = case.inputs
         options = {
             name: array for name, array in (("bias", i.bias), ("mask", i.mask)) if array is not None

@@ -1,0 +1,254 @@
+"""Measurements that need a fresh process: `python -m bench.probes NAME` prints one JSON object.
+
+`bench.latency` starts them; each says in its docstring what it finds out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+Facts = dict[str, Any]
+
+HEAVY_MODULES = ("numpy", "numba", "llvmlite", "cupy", "torch")
+
+_OVERHEAD_CALLS, _OVERHEAD_BATCHES = 2000, 15
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+
+
+class Stopwatch:
+    """Processor and wall seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._cpu, self._wall = time.process_time(), time.perf_counter()
+
+    def read(self) -> dict[str, float]:
+        """Return both."""
+        return {"cpu": time.process_time() - self._cpu, "wall": time.perf_counter() - self._wall}
+
+
+def import_time() -> Facts:
+    """Say how long `import sdpakit` takes in a bare Python, and which heavy modules come along."""
+    watch = Stopwatch()
+    import sdpakit
+
+    seconds = watch.read()
+    heavy = [name for name in HEAVY_MODULES if name in sys.modules]
+    return {"seconds": seconds, "loaded": heavy, "version": sdpakit.__version__}
+
+
+def compile_specs() -> Facts:
+    """Say how long several specs take to compile and to answer their first call.
+
+    The process has imported everything and run another kernel before, so that what is left is the
+    work on the new spec; whether its code is on disk already is up to the caller.
+    """
+    import sdpakit as sk
+
+    watch = Stopwatch()
+    first = _compile_and_call(sk, sk.AttentionSpec(q_heads=1, head_dim=16))
+    return {
+        "start": watch.read(),
+        "start_spec": first,
+        "specs": {name: _compile_and_call(sk, spec) for name, spec in _specs(sk).items()},
+    }
+
+
+def first_use() -> Facts:
+    """Say how long a fresh process takes from `import sdpakit` to the first answer."""
+    watch = Stopwatch()
+    import sdpakit as sk
+
+    _compile_and_call(sk, _specs(sk)["f32 d64 causal"])
+    return {"seconds": watch.read()}
+
+
+def call_overhead() -> Facts:
+    """Say how long the smallest sensible call takes, (1, 1, 16, 16, 64) in float32."""
+    import numpy as np
+
+    import sdpakit as sk
+
+    q, k, v = np.random.default_rng(0).standard_normal((3, 1, 1, 16, 64), dtype=np.float32)
+    kernel = sk.compile(sk.AttentionSpec(q_heads=1, head_dim=64))
+    out = np.empty_like(q)
+    return {
+        "allocating": _microseconds(lambda: kernel(q, k, v, threads=1)),
+        "into out": _microseconds(lambda: kernel(q, k, v, out=out, threads=1)),
+        "torch": _torch_microseconds(q, k, v),
+    }
+
+
+def sweep() -> Facts:
+    """Count the modules of machine code that come into the process over 50 lengths of one kernel.
+
+    The count is taken in llvmlite, below the compiler and below Numba.
+    """
+    import numpy as np
+
+    import sdpakit as sk
+
+    rng = np.random.default_rng(0)
+    lengths = [int(n) for n in rng.choice(np.arange(2, 700), 50, replace=False)]
+    kernel = sk.compile(sk.AttentionSpec(q_heads=2, head_dim=64, mask=sk.Causal("bottom_right")))
+    with modules_made() as count:
+        before = count()
+        kernel(*rng.standard_normal((3, 1, 2, 5, 64), dtype=np.float32))
+        after_first = count()
+        for n in lengths:
+            q = rng.standard_normal((1, 2, n, 64), dtype=np.float32)
+            kernel(q, *rng.standard_normal((2, 1, 2, n + 3, 64), dtype=np.float32))
+        made = count()
+    return {
+        "lengths": len(lengths),
+        "first_call": after_first - before,
+        "sweep": made - after_first,
+    }
+
+
+def scratch_decode() -> Facts:
+    """Say how much memory one query against a million keys takes beyond its operands."""
+    return _memory(q_len=1, kv_len=1_000_000)
+
+
+def scratch_prefill() -> Facts:
+    """Say how much memory a 32,768 x 32,768 call takes beyond its operands."""
+    return _memory(q_len=32_768, kv_len=32_768)
+
+
+PROBES: dict[str, Callable[[], Facts]] = {
+    probe.__name__: probe
+    for probe in (
+        import_time,
+        compile_specs,
+        first_use,
+        call_overhead,
+        sweep,
+        scratch_decode,
+        scratch_prefill,
+    )
+}
+
+
+def _specs(sk: Any) -> dict[str, Any]:
+    """Return specs that have little code in common."""
+    return {
+        "f32 d64 causal": sk.AttentionSpec(q_heads=8, head_dim=64, mask=sk.Causal("bottom_right")),
+        "f32 d128 bias cap": sk.AttentionSpec(
+            q_heads=8, head_dim=128, bias="float32", softcap=30.0
+        ),
+        "bf16 d128 gqa window": sk.AttentionSpec(
+            q_heads=32,
+            kv_heads=8,
+            head_dim=128,
+            dtype="bfloat16",
+            mask=sk.Window(256, 0, align="bottom_right"),
+        ),
+        "f16 d80 statistics": sk.AttentionSpec(
+            q_heads=8, head_dim=80, dtype="float16", outputs=("out", "lse", "entropy")
+        ),
+        "f64 d64": sk.AttentionSpec(q_heads=8, head_dim=64, dtype="float64"),
+    }
+
+
+def _compile_and_call(sk: Any, spec: Any) -> dict[str, float]:
+    """Return the seconds of compilation and first call: a compiler may leave work to the call."""
+    import ml_dtypes
+    import numpy as np
+
+    dtype = np.dtype(ml_dtypes.bfloat16 if spec.dtype == "bfloat16" else spec.dtype)
+    kv_heads = spec.kv_heads or spec.q_heads
+    q = np.ones((1, spec.q_heads, 8, spec.head_dim), dtype)
+    k = np.ones((1, kv_heads, 8, spec.head_dim), dtype)
+    bias = {"bias": np.zeros((1, 1, 8, 8), np.float32)} if spec.bias else {}
+    watch = Stopwatch()
+    sk.compile(spec)(q, k, k, threads=1, **bias)
+    return watch.read()
+
+
+def _microseconds(call: Callable[[], object]) -> float:
+    """Return the median processor time of a call over batches."""
+    batches = []
+    for _ in range(_OVERHEAD_BATCHES):
+        start = time.process_time()
+        for _ in range(_OVERHEAD_CALLS):
+            call()
+        batches.append((time.process_time() - start) / _OVERHEAD_CALLS * 1e6)
+    return median(batches)
+
+
+def _torch_microseconds(q: Any, k: Any, v: Any) -> float | None:
+    """Return what torch needs for the same call; None where it is not installed."""
+    try:
+        torch = importlib.import_module("torch")
+    except ModuleNotFoundError:
+        return None
+    torch.set_num_threads(1)
+    tensors = [torch.from_numpy(array) for array in (q, k, v)]
+    with torch.no_grad():
+        return _microseconds(lambda: torch.nn.functional.scaled_dot_product_attention(*tensors))
+
+
+@contextmanager
+def modules_made() -> Iterator[Callable[[], int]]:
+    """Count the modules of machine code that llvmlite makes ready, for whoever asks it."""
+    from llvmlite.binding import executionengine
+
+    made = 0
+    original = executionengine.ExecutionEngine.finalize_object
+
+    def counted(engine: Any) -> Any:
+        nonlocal made
+        made += 1
+        return original(engine)
+
+    executionengine.ExecutionEngine.finalize_object = counted
+    try:
+        yield lambda: made
+    finally:
+        executionengine.ExecutionEngine.finalize_object = original
+
+
+def _memory(q_len: int, kv_len: int) -> Facts:
+    """Return how much a call of one thread grows the resident set, and what explain() says."""
+    import numpy as np
+
+    import sdpakit as sk
+
+    kernel = sk.compile(sk.AttentionSpec(q_heads=1, head_dim=64))
+    rng = np.random.default_rng(0)
+    tiny = rng.standard_normal((1, 1, 1, 64), dtype=np.float32)
+    kernel(tiny, tiny, tiny, threads=1)  # loads the driver, which is no scratch
+    q = rng.standard_normal((1, 1, q_len, 64), dtype=np.float32)
+    k, v = rng.standard_normal((2, 1, 1, kv_len, 64), dtype=np.float32)
+    out = np.ones_like(q)
+    _CLEAR.write_text("5", encoding="ascii")  # the peak starts anew (proc(5))
+    before = _peak_bytes()
+    watch = Stopwatch()
+    kernel(q, k, v, out=out, threads=1)
+    seconds = watch.read()
+    facts = kernel.explain(q_len=q_len, kv_len=kv_len, threads=1)
+    return {
+        "grown_bytes": _peak_bytes() - before,
+        "explained": {name: facts[name] for name in facts if "scratch" in name},
+        "seconds": seconds,
+    }
+
+
+def _peak_bytes() -> int:
+    for line in _STATUS.read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"{_STATUS} has no VmHWM")
+
+
+if __name__ == "__main__":
+    print(json.dumps(PROBES[sys.argv[1]]()))

@@ -1,0 +1,58 @@
+import pytest
+from bench.timing import SLOW_ROUNDS, Plan, Sample, measure, paired_ratio, spread, typical_seconds
+
+
+def sample(number, cpu, wall=None, foreign=0.0):
+    return Sample(number, 1, cpu if wall is None else wall, cpu, foreign, 0.0)
+
+
+def test_spread_is_median_and_quartiles():
+    found = spread([4.0, 1.0, 3.0, 2.0, 5.0])
+    assert (found.low, found.median, found.high) == (2.0, 3.0, 4.0)
+    assert spread([7.0]).low == spread([7.0]).high == 7.0
+
+
+def test_one_thread_is_judged_by_processor_time_and_several_by_wall_time():
+    samples = [sample(n, cpu=1.0, wall=3.0) for n in range(3)]
+    assert typical_seconds(samples, Plan(threads=1)) == 1.0
+    assert typical_seconds(samples, Plan(threads=2)) == 3.0
+
+
+def test_wall_samples_of_busy_moments_do_not_count():
+    samples = [sample(0, 1.0, foreign=0.0), sample(1, 9.0, foreign=0.9)]
+    assert typical_seconds(samples, Plan(threads=2)) == 1.0
+    assert typical_seconds(samples, Plan(threads=1)) == 5.0
+    assert typical_seconds(samples[1:], Plan(threads=2)) is None
+
+
+def test_ratios_are_paired_by_round():
+    # The processor gets slower on the way: the ratio stays 2, that of medians would not.
+    ours = [sample(n, 1.0 if n < 2 else 2.0) for n in range(5)]
+    peer = [sample(n, 2.0 if n < 2 else 4.0) for n in range(5)]
+    assert paired_ratio(peer[:3], ours, Plan()) == spread([2.0])
+    assert paired_ratio(peer, ours, Plan()) == spread([2.0] * 5)
+    assert paired_ratio([], ours, Plan()) is None
+
+
+def test_every_call_is_sampled_in_every_round_in_turning_order():
+    order = []
+    calls = {name: lambda name=name: order.append(name) for name in "abc"}
+    samples = measure(calls, Plan(rounds=3, sample_seconds=1e-9))
+    assert {name: [s.round for s in found] for name, found in samples.items()} == {
+        name: [0, 1, 2] for name in "abc"
+    }
+    assert "".join(order[-9:]) == "abcbcacab"
+
+
+def test_slow_calls_are_sampled_in_fewer_rounds(monkeypatch):
+    monkeypatch.setattr("bench.timing.SLOW_SECONDS", 0.0)
+    samples = measure({"slow": lambda: None}, Plan(rounds=SLOW_ROUNDS + 4, sample_seconds=1e-9))
+    assert len(samples["slow"]) == SLOW_ROUNDS
+
+
+def test_a_sample_divides_by_its_calls():
+    (found,) = measure({"call": lambda: sum(range(20_000))}, Plan(rounds=1, sample_seconds=0.02))[
+        "call"
+    ]
+    assert found.calls > 1
+    assert found.cpu * found.calls == pytest.approx(0.02, rel=0.9)
