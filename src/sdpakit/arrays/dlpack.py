@@ -179,10 +179,10 @@ def _read(capsule: object) -> tuple[_Tensor, int]:
 def _storage_of(dtype: _DataType) -> str:
     name = _DTYPES.get((dtype.code, dtype.bits)) if dtype.lanes == 1 else None
     if name is None:
-        text = f"{_CODE_NAMES.get(dtype.code, f'type code {dtype.code} of')}{dtype.bits}"
-        raise DlpackError(
-            f"dtype {text}" + (f" in vectors of {dtype.lanes}" if dtype.lanes != 1 else "")
-        )
+        known = _CODE_NAMES.get(dtype.code)
+        text = f"{known}{dtype.bits}" if known else f"type code {dtype.code} of {dtype.bits} bits"
+        vectors = f" in vectors of {dtype.lanes}" if dtype.lanes != 1 else ""
+        raise DlpackError(f"dtype {text}{vectors}")
     return name
 
 

@@ -13,7 +13,7 @@ from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
 
 # Steps that the exact overlap test may take: plenty for strided views of one array, and a bounded
 # time for any other.
-_MAX_WORK = 100_000
+MAX_WORK = 100_000
 
 
 def check_out(
@@ -108,7 +108,7 @@ def _share(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
     if not np.may_share_memory(a, b):
         return False
     try:
-        return np.shares_memory(a, b, max_work=_MAX_WORK)  # type: ignore[arg-type]  # any int
+        return np.shares_memory(a, b, max_work=MAX_WORK)  # type: ignore[arg-type]  # any int
     except np.exceptions.TooHardError:  # not decided in bounded time: refused, never guessed
         return True
 
