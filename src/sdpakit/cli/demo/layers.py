@@ -92,7 +92,8 @@ def show(console: Console, backend: str) -> Iterator[Check]:
     console.print(
         "q, k, v of all-MiniLM-L6-v2 on four sentences: float16, 12 heads of width 32, "
         "padded to 58 tokens.",
-        f"Compiled once for both layers by [bold]{kernel.backend}[/] in {seconds:.2f} s.\n",
+        f"Compiled once for both layers by [bold]{kernel.backend}[/] in {seconds:.2f} s, "
+        "its start included.\n",
         sep="\n",
     )
     for layer in data.LAYERS:

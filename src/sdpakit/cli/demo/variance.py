@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ class Row:
         Mean entropy as a share of ln n.
     sum_p2 : float
         Mean of sum p^2.
+    compile_seconds : float
+        Time that `compile` took.
     """
 
     head_dim: int
@@ -43,6 +46,7 @@ class Row:
     logit_std: float
     share: float
     sum_p2: float
+    compile_seconds: float
 
 
 def show(console: Console, backend: str) -> Iterator[Check]:
@@ -71,7 +75,12 @@ def show(console: Console, backend: str) -> Iterator[Check]:
             rows.append(row)
             yield from checks
     console.print(_table(rows))
-    console.print(describe(rows) + "\n")
+    console.print(describe(rows))
+    times = ", ".join(f"{row.compile_seconds:.2f}" for row in rows)
+    console.print(
+        f"Seconds in compile(), line by line: {times}. The factor is a value of the call, so the "
+        "second line of each width finds its kernel made.\n"
+    )
 
 
 def measure(head_dim: int, scale: float | None, backend: str) -> tuple[Row, list[Check]]:
@@ -95,7 +104,10 @@ def measure(head_dim: int, scale: float | None, backend: str) -> tuple[Row, list
     shape = (1, HEADS, LENGTH, head_dim)
     q, k, v = (rng.standard_normal(shape, dtype=np.float32) for _ in "qkv")
     spec = _spec(head_dim, scale)
-    results = sk.compile(spec, backend=backend)(q, k, v)
+    start = time.perf_counter()
+    kernel = sk.compile(spec, backend=backend)
+    seconds = time.perf_counter() - start
+    results = kernel(q, k, v)
     factor = "1/sqrt(D)" if scale is None else "none"
     checks, truth = check_call(f"D {head_dim}, factor {factor}", spec, results, (q, k, v), {})
     row = Row(
@@ -104,6 +116,7 @@ def measure(head_dim: int, scale: float | None, backend: str) -> tuple[Row, list
         logit_std=float(truth.logits.std()),
         share=float(results.entropy.mean()) / math.log(LENGTH),
         sum_p2=float(results.sum_p2.mean()),
+        compile_seconds=seconds,
     )
     return row, checks
 
