@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -147,7 +148,10 @@ def plain_number(value: object) -> bool | int | float | None:
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, numbers.Real):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:  # a fraction can be larger than any float
+            return math.inf if cast(Any, value) > 0 else -math.inf
     return None
 
 

@@ -11,7 +11,15 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, cast
 
-from sdpakit.dtypes import ACCUM_DTYPE, DTYPES, float_dtype, plain_number, whole_number
+from sdpakit.dtypes import (
+    ACCUM_DTYPE,
+    DTYPES,
+    FLOATS,
+    dtype_name,
+    float_dtype,
+    plain_number,
+    whole_number,
+)
 from sdpakit.errors import SpecError, format_error
 from sdpakit.expr.names import check_name
 from sdpakit.expr.nodes import Const, Expr, Type, postorder
@@ -365,7 +373,7 @@ def _rounded(dtype: str, number: float) -> float | None:
     """Return a number rounded to float32 or float64; None where a finite one overflows."""
     code = "f" if dtype == "float32" else "d"
     try:
-        return float(struct.unpack(code, struct.pack(code, number))[0])
+        return float(struct.unpack(code, struct.pack(code, float(number)))[0])
     except OverflowError:
         return None
 
@@ -386,16 +394,18 @@ def _softcap(value: object, accum_dtype: str) -> float | None:
 
 
 def _bias(value: object) -> str:
-    if getattr(value, "shape", None) is not None or isinstance(value, bool):
-        raise SpecError(
-            format_error(
-                "bias",
-                got=f"a {type(value).__name__}",
-                allowed="the dtype of the array: " + " | ".join(ACCUM_DTYPE),
-                fix='say bias="float32" here and give the array as bias= at the call',
-            )
+    name = dtype_name(value)
+    if name in FLOATS:
+        return name
+    raise SpecError(
+        format_error(
+            "bias",
+            got=repr(value) if isinstance(value, str | type) else f"a {type(value).__name__}",
+            allowed="the dtype of the array: " + " | ".join(FLOATS),
+            fix='say bias="float32" here and give the array as bias= at the call; a boolean array '
+            "is mask=Dense()",
         )
-    return float_dtype("bias", value)
+    )
 
 
 def _outputs(value: object) -> tuple[str, ...]:

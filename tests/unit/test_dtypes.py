@@ -1,5 +1,6 @@
 """Numbers and dtypes out of whatever a caller has."""
 
+import math
 from decimal import Decimal
 from fractions import Fraction
 
@@ -76,6 +77,7 @@ def test_a_dtype_that_is_no_float_is_refused(given):
         (np.longdouble(0.5), 0.5),
         (ml_dtypes.bfloat16(0.25), 0.25),
         (Fraction(1, 2), 0.5),
+        (Fraction(-(10**400)), -math.inf),
         (True, True),
         (np.bool_(False), False),
     ],

@@ -105,7 +105,8 @@ def test_deep_expressions_are_printed_and_parsed():
         "__import__('os').system('true')", "open('x')", "k.real.imag", "'text'", "1j", "z",
         "t0 = k", "t0 = t1; t0", "doc.int32[]", "doc.int32[k:q]", "doc.int99[k]", "doc.int32[1.5]",
         "doc.int32[True]", "exp(x=1.0)", "where(True, 1)", "minimum(1)", "dot(1)", "k << 1",
-        "a.text", "k ** 2", "(" * 300 + "k" + ")" * 300, "+k", "[k]", "k @ q", "a = b = k; a", "k\x00",
+        "a.text", "k ** 2", "(" * 300 + "k" + ")" * 300, "+k", "[k]", "k @ q",
+        "a = b = k; a", "k\x00",
     ],
 )  # fmt: skip
 def test_what_is_no_expression_is_refused(text):
