@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sdpakit import backends, conformance, reference
     from sdpakit.attention_api import attention
-    from sdpakit.compiler import compile  # noqa: A004
+    from sdpakit.compiler import compile  # noqa: A004 - the verb of the package
     from sdpakit.errors import (
         ArgumentError,
         ArgumentTypeError,

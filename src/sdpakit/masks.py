@@ -257,7 +257,7 @@ class Document(Mask):
         if self.kv_ids is not None:
             check_name("Table", self.kv_ids)
 
-    def build(self, scope: Scope) -> Expr:  # noqa: ARG002
+    def build(self, scope: Scope) -> Expr:
         """Return the condition of this mask; see `Mask.build`."""
         row = Load(self.ids, self.dtype, (Index("b"), Index("q")))
         key = Load(self.kv_ids or self.ids, self.dtype, (Index("b"), Index("k")))
@@ -295,7 +295,7 @@ class Dilated(Mask):
 class Dense(Mask):
     """A boolean array `mask=` at the call, broadcast to (B, q_heads, Lq, Lk); True = may attend."""
 
-    def build(self, scope: Scope) -> Expr:  # noqa: ARG002
+    def build(self, scope: Scope) -> Expr:
         """Return the condition of this mask; see `Mask.build`."""
         return DENSE
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
-    from sdpakit.spec import AttentionSpec
 
     from sdpakit.ir.program import Program
+    from sdpakit.spec import AttentionSpec
 
 Options = Mapping[str, Any]
 

@@ -27,7 +27,7 @@ class _Launcher:
         """Fill the outputs of a call."""
         run(self._program, call)
 
-    def explain(self, call: Call | None) -> Mapping[str, Any]:  # noqa: ARG002 - the contract's order
+    def explain(self, call: Call | None) -> Mapping[str, Any]:
         """Say that the interpreter uses one thread and no tiles."""
         return {"method": "NumPy, one head at a time, on one thread; every pair is computed"}
 
@@ -49,11 +49,11 @@ class Interpreter:
             outputs=frozenset({"out", "lse", "max_logit", "entropy", "sum_p2"}),
         )
 
-    def unsupported_reasons(self, spec: AttentionSpec, options: Options) -> list[str]:  # noqa: ARG002
+    def unsupported_reasons(self, spec: AttentionSpec, options: Options) -> list[str]:
         """Return no reason: it is the fallback for every spec."""
         return []
 
-    def lower(self, program: Program, options: Options) -> Artifact:  # noqa: ARG002 - none are known
+    def lower(self, program: Program, options: Options) -> Artifact:
         """Return the text of the program, which is all that the interpreter needs."""
         text = to_text(program)
         key = hashlib.sha256(text.encode()).hexdigest()

@@ -131,11 +131,11 @@ class Value:
     def __eq__(self, other: object) -> Value:  # type: ignore[override]  # symbolic, like NumPy's
         return arithmetic("eq", self, other)
 
-    def __ne__(self, other: object) -> Value:  # type: ignore[override]
+    def __ne__(self, other: object) -> Value:  # type: ignore[override]  # symbolic
         return arithmetic("ne", self, other)
 
     # `==` is symbolic, so a value cannot be a key; nodes can.
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # see above
 
     def __and__(self, other: object) -> Value:
         return _logic("and", self, other)

@@ -116,16 +116,16 @@ class PythonOps:
         """Return the run-time scalar."""
         return self._seen(int(self.scalars[name]))
 
-    def table_range(self, load: Load, lo: Sequence[int], hi: Sequence[int]) -> tuple[int, int]:  # noqa: ARG002
+    def table_range(self, load: Load, lo: Sequence[int], hi: Sequence[int]) -> tuple[int, int]:
         """Return the limits of the whole table."""
         least, largest = self.limits[load.table]
         return self._seen(least), self._seen(largest)
 
-    def is_sorted(self, load: Load, leading: Sequence[int]) -> bool:  # noqa: ARG002
+    def is_sorted(self, load: Load, leading: Sequence[int]) -> bool:
         """Return True, so that the search is walked through; `_Solver` computes both ways."""
         return True
 
-    def lower_bound(self, load: Load, leading: Sequence[int], value: int) -> int:  # noqa: ARG002
+    def lower_bound(self, load: Load, leading: Sequence[int], value: int) -> int:
         """Return an index as large as any search can."""
         return self.lengths[load.table]
 

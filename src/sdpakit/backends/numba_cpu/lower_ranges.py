@@ -128,7 +128,7 @@ class LlvmOps:
         self.e.b.call(function, [self.ctx, *bounds, address])
         return tuple(self.e.load(self.e.offset(address, 8 * n), I64, 8) for n in range(2))
 
-    def is_sorted(self, load: Load, leading: Sequence[Value]) -> Value:  # noqa: ARG002
+    def is_sorted(self, load: Load, leading: Sequence[Value]) -> Value:
         """Return whether all rows are known to ascend."""
         slot = self.context.table_slots[load.table].is_sorted
         return self.e.icmp("!=", self.e.load_ctx_int(self.ctx, slot), self.e.c(0))
