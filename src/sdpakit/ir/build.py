@@ -80,7 +80,7 @@ def _logit(spec: AttentionSpec, scope: Scope) -> Expr:
 
 def _mask(spec: AttentionSpec, scope: Scope) -> Expr:
     """Return the AND of everything that hides pairs (MASK-1, MASK-4)."""
-    mask = Const(True) if spec.mask is None else spec.mask.build(scope)  # noqa: FBT003 - a literal
+    mask = Const(True) if spec.mask is None else spec.mask.build(scope)
     if spec.q_lens:
         mask = Binary("and", mask, Binary("lt", Index("q"), Index("q_len")))
     if spec.kv_lens:

@@ -47,7 +47,7 @@ def verify(program: Program, after: str) -> None:
 
 def is_unmasked(program: Program) -> bool:
     """Return whether the mask is the literal True."""
-    return program.mask is Const(True)  # noqa: FBT003 - a literal of the scalar language
+    return program.mask is Const(True)
 
 
 def is_plain_logit(logit: Expr) -> bool:

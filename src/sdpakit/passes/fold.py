@@ -16,7 +16,7 @@ from sdpakit.ir.program import Program
 from sdpakit.ir.rewrite import Rule, rewrite_program
 from sdpakit.passes.intervals import linear
 
-TRUE, FALSE = Const(True), Const(False)  # noqa: FBT003 - a literal of the scalar language
+TRUE, FALSE = Const(True), Const(False)
 
 _INTEGER_UNARY: dict[str, Callable[[int], int]] = {"neg": lambda x: -x, "abs": abs}
 _INTEGER_BINARY: dict[str, Callable[[int, int], int]] = {
