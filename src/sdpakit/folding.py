@@ -62,15 +62,7 @@ def fold_scale(
     (0.25, 1.0)
     """
     width = _head_dim(head_dim)
-    if how not in HOWS:
-        raise ArgumentError(
-            format_error(
-                "how",
-                got=repr(how),
-                allowed='"query": D**-0.5 into w_q | "both": D**-0.25 into each',
-                fix="name one of these; D**-0.25 into w_q alone is another function",
-            )
-        )
+    _check_how(how)
     for name, weight in (("w_q", w_q), ("w_k", w_k)):
         _check_weight(name, weight, width)
     if how == "query":
@@ -91,6 +83,18 @@ def _head_dim(value: object) -> int:
             )
         )
     return number
+
+
+def _check_how(how: object) -> None:
+    if how not in HOWS:
+        raise ArgumentError(
+            format_error(
+                "how",
+                got=repr(how),
+                allowed='"query": D**-0.5 into w_q | "both": D**-0.25 into each',
+                fix="name one of these; D**-0.25 into w_q alone is another function",
+            )
+        )
 
 
 def _check_weight(name: str, weight: Any, head_dim: int) -> None:
