@@ -1,18 +1,30 @@
-"""Slots of `ctx`, the int64 array that carries the run-time values of a call to generated code.
+"""`ctx`, the int64 array that carries the run-time values of a call to generated code.
 
 A float travels as the bits of a float64. After the fixed slots come the scalars of the program and
-then its tables. The launcher fills the slots, the walkers over expressions read them.
+then its tables. `fill` writes the slots, the walkers over expressions read them.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpakit.expr.nodes import Index, Load, postorder
+from sdpakit.passes.tables import dtype_limits, integer_limits, rows_ascend
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from sdpakit.backends.base import Call
+    from sdpakit.expr.nodes import Type
     from sdpakit.ir.program import Program
+
+Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
 
 SLOT_SCALE = 0  # c = |scale| * log2(e) > 0, a float; used where logits are plain
 SLOT_Q_LEN = 1  # addresses of int64 arrays with one value for each batch entry
@@ -54,20 +66,34 @@ class TableSlots:
 
 @dataclass(frozen=True, slots=True)
 class ContextLayout:
-    """Which slot holds which run-time value of a program; `slots` is the length of the array."""
+    """Which slot holds which run-time value of a program.
+
+    Attributes
+    ----------
+    scalar_slots : mapping of str to int
+        Slot of a scalar.
+    scalar_kinds : mapping of str to type
+        Type of a scalar.
+    table_slots : mapping of str to TableSlots
+        Slots of a table.
+    searched : frozenset of str
+        Tables in which ranges of keys may be found by bisection, if their rows ascend.
+    slots : int
+        Length of the array.
+    """
 
     scalar_slots: Mapping[str, int]
+    scalar_kinds: Mapping[str, Type]
     table_slots: Mapping[str, TableSlots]
+    searched: frozenset[str]
     slots: int
 
     @classmethod
     def of(cls, program: Program) -> ContextLayout:
-        """Return the layout of a program, a function of its scalars and tables alone."""
-        free = SLOT_FIRST_FREE
-        scalars: dict[str, int] = {}
-        for name, _ in program.scalars():
-            scalars[name] = free
-            free += 1
+        """Return the layout of a program, a function of its text alone."""
+        kinds = dict(program.scalars())
+        scalars = {name: SLOT_FIRST_FREE + n for n, name in enumerate(kinds)}
+        free = SLOT_FIRST_FREE + len(kinds)
         tables: dict[str, TableSlots] = {}
         for table in program.tables():
             strides = tuple(range(free + 1, free + 1 + table.ndim))
@@ -75,4 +101,70 @@ class ContextLayout:
             facts = free + 1 + 2 * table.ndim
             tables[table.name] = TableSlots(free, strides, sizes, facts, facts + 1, facts + 2)
             free = facts + 3
-        return cls(scalars, tables, free)
+        searched = frozenset(
+            node.table
+            for node in postorder(program.mask)
+            if isinstance(node, Load) and node.type == "int" and node.indices[-1] is Index("k")
+        )
+        return cls(scalars, kinds, tables, searched, free)
+
+
+def float_bits(number: float) -> int:
+    """Return the bits of a float64 as an int64."""
+    return cast(int, struct.unpack("q", struct.pack("d", number))[0])
+
+
+def address(array: Array) -> int:
+    """Return the address of the first element."""
+    return cast(int, array.__array_interface__["data"][0])
+
+
+def fill(layout: ContextLayout, call: Call, c: float) -> tuple[Ints, list[Array]]:
+    """Return the context of a call.
+
+    Parameters
+    ----------
+    layout : ContextLayout
+        Of the program that is called.
+    call : Call
+        Its values; its arrays have to outlive the context.
+    c : float
+        Content of `SLOT_SCALE`.
+
+    Returns
+    -------
+    context : (layout.slots,) int64
+        The array.
+    kept : list of array
+        Further arrays that have to outlive it.
+    """
+    context = np.zeros(layout.slots, np.int64)
+    context[SLOT_SCALE] = float_bits(c)
+    kept: list[Array] = []
+    for name, slot in BATCH_SLOTS.items():
+        kept.append(np.ascontiguousarray(getattr(call, name), np.int64))
+        context[slot] = address(kept[-1])
+    for name, slot in layout.scalar_slots.items():
+        value = call.scalars[name]
+        is_float = layout.scalar_kinds[name] == "float"
+        context[slot] = float_bits(float(value)) if is_float else int(value)
+    for name, slots in layout.table_slots.items():
+        _fill_table(context, slots, call.tables[name], search=name in layout.searched)
+    return context, kept
+
+
+def _fill_table(context: Ints, slots: TableSlots, table: Array, *, search: bool) -> None:
+    context[slots.base] = address(table)
+    for axis, (stride, size) in enumerate(zip(table.strides, table.shape, strict=True)):
+        context[slots.strides[axis]] = stride if size > 1 else 0
+        context[slots.sizes[axis]] = size
+    context[slots.least], context[slots.largest] = _limits(table)
+    context[slots.is_sorted] = search and table.shape[-1] > 1 and rows_ascend(table)
+
+
+def _limits(table: Array) -> tuple[int, int]:
+    """Return bounds of the integers in a table, (0, 0) if it holds none."""
+    if table.dtype.kind not in "iub" or table.size == 0:
+        return 0, 0
+    # What a narrow dtype can hold is close enough; all of int64 would overflow in the rules.
+    return dtype_limits(table) if table.dtype.itemsize <= 4 else integer_limits(table)

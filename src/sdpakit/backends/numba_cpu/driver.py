@@ -1,9 +1,9 @@
 """The walk over items, KV tiles and panels, compiled once for every spec.
 
 All sizes, strides and addresses of generated functions come in an int64 descriptor, so this file
-knows no dtype, no head width and no mask, and its compiled form is kept on disk by Numba. An item is
-a range of query rows of a range of query heads that read one kv head. For each item, each KV tile is
-packed once and met by every panel of the item. Tiles lie on an absolute grid and a panel always
+knows no dtype, no head width and no mask, and its compiled form is kept on disk by Numba. An item
+is a range of query rows of a range of query heads that read one kv head. For each item, each KV
+tile is packed once and met by every panel of the item. Tiles lie on an absolute grid and a panel
 starts at a multiple of its width, so the partition into items never shows in the bits (DET-1).
 
 Numba recompiles when this file changes, and only then: whatever the compiled code depends on
@@ -120,6 +120,11 @@ LOG2_E = 1.0 / LN2
 
 _I64 = ir.IntType(64)
 
+# Functions that only compiled code calls need no entries from Python, and no exceptions.
+_inner = njit(
+    nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False
+)
+
 
 @intrinsic
 def _call(_typing: Any, address: Any, arguments: Any) -> Any:
@@ -143,6 +148,17 @@ def _fetch_add(_typing: Any, address: Any, amount: Any) -> Any:
         return builder.atomic_rmw("add", pointer, values[1], "acq_rel")
 
     return types.int64(address, amount), generate
+
+
+@intrinsic
+def _get(_typing: Any, d: Any, field: Any) -> Any:
+    """Return a field of the descriptor at `d`."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        pointer = builder.inttoptr(values[0], _I64.as_pointer())
+        return builder.load(builder.gep(pointer, [values[1]]))
+
+    return types.int64(d, field), generate
 
 
 def _loader(element: Any, result: Any) -> Any:
@@ -174,9 +190,9 @@ def _float(_typing: Any, bits: Any) -> Any:
     return types.float64(bits), generate
 
 
-_load_int = _loader(_I64, types.int64)
-_load_float32 = _loader(ir.FloatType(), types.float64)
-_load_float64 = _loader(ir.DoubleType(), types.float64)
+_load_int: Callable[[int], int] = _loader(_I64, types.int64)
+_load_float32: Callable[[int], float] = _loader(ir.FloatType(), types.float64)
+_load_float64: Callable[[int], float] = _loader(ir.DoubleType(), types.float64)
 _store_int = _storer(_I64)
 _store_float32 = _storer(ir.FloatType())
 _store_float64 = _storer(ir.DoubleType())
@@ -195,12 +211,12 @@ class Item(NamedTuple):
     kv_len: int
 
 
-@njit(nogil=True)
+@_inner
 def _load(address: int, element_bytes: int) -> float:
     return _load_float32(address) if element_bytes == 4 else _load_float64(address)
 
 
-@njit(nogil=True)
+@_inner
 def _store(address: int, value: float, element_bytes: int) -> None:
     if element_bytes == 4:
         _store_float32(address, value)
@@ -208,38 +224,38 @@ def _store(address: int, value: float, element_bytes: int) -> None:
         _store_float64(address, value)
 
 
-@njit(nogil=True)
-def _item(d: Any, number: int) -> Item:
+@_inner
+def _item(d: int, number: int) -> Item:
     """Decode an item; the last rows come first, as they see most keys under a causal mask."""
-    rest, head_chunk = divmod(number, d[HEAD_CHUNKS])
-    rest, kv_head = divmod(rest, d[KV_HEADS])
-    chunk, b = divmod(rest, d[BATCH])
-    row = (d[ROW_CHUNKS] - 1 - chunk) * d[CHUNK_ROWS]
-    row_end = min(row + d[CHUNK_ROWS], _load_int(d[Q_LEN] + 8 * b))
-    first = head_chunk * d[CHUNK_HEADS]
-    heads = min(d[CHUNK_HEADS], d[GROUP] - first)
-    panels = max(0, (row_end - row + d[WIDTH] - 1) // d[WIDTH])
-    head = kv_head * d[GROUP] + first
-    return Item(b, kv_head, head, heads, row, row_end, panels, _load_int(d[KV_LEN] + 8 * b))
+    rest, head_chunk = divmod(number, _get(d, HEAD_CHUNKS))
+    rest, kv_head = divmod(rest, _get(d, KV_HEADS))
+    chunk, b = divmod(rest, _get(d, BATCH))
+    row = (_get(d, ROW_CHUNKS) - 1 - chunk) * _get(d, CHUNK_ROWS)
+    row_end = min(row + _get(d, CHUNK_ROWS), _load_int(_get(d, Q_LEN) + 8 * b))
+    first = head_chunk * _get(d, CHUNK_HEADS)
+    heads = min(_get(d, CHUNK_HEADS), _get(d, GROUP) - first)
+    panels = max(0, (row_end - row + _get(d, WIDTH) - 1) // _get(d, WIDTH))
+    head = kv_head * _get(d, GROUP) + first
+    return Item(b, kv_head, head, heads, row, row_end, panels, _load_int(_get(d, KV_LEN) + 8 * b))
 
 
-@njit(nogil=True)
-def _panel(d: Any, item: Item, scratch: int, panel: int) -> Any:
+@_inner
+def _panel(d: int, item: Item, scratch: int, panel: int) -> Any:
     """Return address, head, first row and number of rows of a panel of the item."""
     head, block = divmod(panel, item.panels)
-    row = item.row + block * d[WIDTH]
-    address = scratch + d[PANELS_AT] + panel * d[PANEL_BYTES]
-    return address, item.head + head, row, min(d[WIDTH], item.row_end - row)
+    row = item.row + block * _get(d, WIDTH)
+    address = scratch + _get(d, PANELS_AT) + panel * _get(d, PANEL_BYTES)
+    return address, item.head + head, row, min(_get(d, WIDTH), item.row_end - row)
 
 
-@njit(nogil=True)
-def _find_ranges(d: Any, item: Item, panel: Any, ranges: int) -> None:
+@_inner
+def _find_ranges(d: int, item: Item, panel: Any, ranges: int) -> None:
     """Store which keys some row of the panel may see, and which every row sees for certain."""
     _, head, row, rows = panel
-    if d[KEY_RANGES] == 0:
+    if _get(d, KEY_RANGES) == 0:
         lo, hi, must_lo, must_hi = 0, item.kv_len, 0, item.kv_len
     else:
-        _call(d[KEY_RANGES], (d[CONTEXT], item.b, head, row, row + rows - 1, ranges))
+        _call(_get(d, KEY_RANGES), (_get(d, CONTEXT), item.b, head, row, row + rows - 1, ranges))
         lo = max(0, _load_int(ranges))
         hi = min(item.kv_len, _load_int(ranges + 8))
         must_lo, must_hi = _load_int(ranges + 16), _load_int(ranges + 24)
@@ -249,29 +265,31 @@ def _find_ranges(d: Any, item: Item, panel: Any, ranges: int) -> None:
     _store_int(ranges + 24, must_hi)
 
 
-@njit(nogil=True)
-def _open_panels(d: Any, item: Item, scratch: int) -> Any:
+@_inner
+def _open_panels(d: int, item: Item, scratch: int) -> Any:
     """Start every panel of the item; return the range of keys that any of them may see."""
     lo, hi = item.kv_len, 0
     for number in range(item.heads * item.panels):
         panel = _panel(d, item, scratch, number)
         address, head, row, rows = panel
-        ranges = scratch + d[RANGES_AT] + number * RANGE_BYTES
+        ranges = scratch + _get(d, RANGES_AT) + number * RANGE_BYTES
         _find_ranges(d, item, panel, ranges)
-        source = d[Q] + item.b * d[Q_B] + head * d[Q_H] + row * d[Q_I]
-        _call(d[PACK_Q], (source, d[Q_I], d[Q_D], rows, address, d[Q_FACTOR]))
-        _call(d[BEGIN], (address + d[O_AT], address + d[M_AT]))
+        source = _get(d, Q) + item.b * _get(d, Q_B) + head * _get(d, Q_H) + row * _get(d, Q_I)
+        _call(
+            _get(d, PACK_Q), (source, _get(d, Q_I), _get(d, Q_D), rows, address, _get(d, Q_FACTOR))
+        )
+        _call(_get(d, BEGIN), (address + _get(d, O_AT), address + _get(d, M_AT)))
         if _load_int(ranges) < _load_int(ranges + 8):
             lo = min(lo, _load_int(ranges))
             hi = max(hi, _load_int(ranges + 8))
     return lo, hi
 
 
-@njit(nogil=True)
-def _step_flags(d: Any, item: Item, panel: Any, ranges: int, tile: int, n: int) -> Any:
+@_inner
+def _step_flags(d: int, item: Item, panel: Any, ranges: int, tile: int, n: int) -> Any:
     """Return flags and end of the step of a panel over keys [tile, tile + n); an end of 0: none."""
     lo, hi = _load_int(ranges), _load_int(ranges + 8)
-    first = max(0, lo - tile) // d[ROW_STEP] * d[ROW_STEP]
+    first = max(0, lo - tile) // _get(d, ROW_STEP) * _get(d, ROW_STEP)
     end = min(n, hi - tile)
     if first >= end:
         return 0, 0
@@ -279,10 +297,10 @@ def _step_flags(d: Any, item: Item, panel: Any, ranges: int, tile: int, n: int) 
     flags = first << FIRST_SHIFT
     if full:
         return flags, end
-    if d[TILE_CLASS] != 0:
+    if _get(d, TILE_CLASS) != 0:
         _, head, row, rows = panel
-        box = (d[CONTEXT], item.b, head, row, row + rows - 1, tile + first, tile + end - 1)
-        found = _call(d[TILE_CLASS], box)
+        box = (_get(d, CONTEXT), item.b, head, row, row + rows - 1, tile + first, tile + end - 1)
+        found = _call(_get(d, TILE_CLASS), box)
         if found & 1 == 0:  # no pair is attended
             return 0, 0
         if found & 2 == 0:  # every pair is attended
@@ -290,40 +308,52 @@ def _step_flags(d: Any, item: Item, panel: Any, ranges: int, tile: int, n: int) 
     return flags | PARTIAL, end
 
 
-@njit(nogil=True)
-def _pack_tile(d: Any, item: Item, scratch: int, tile: int, n: int) -> int:
-    """Pack the keys and values of a tile; return the flag that says whether a value is not finite."""
-    k = d[K] + item.b * d[K_B] + item.kv_head * d[K_H] + tile * d[K_J]
-    v = d[V] + item.b * d[V_B] + item.kv_head * d[V_H] + tile * d[V_J]
-    _call(d[PACK_K], (k, d[K_J], d[K_D], n, scratch + d[K_TILE_AT]))
-    staging = scratch + d[STAGING_AT]
-    return _call(d[PACK_V], (v, d[V_J], d[V_D], n, scratch + d[V_TILE_AT], staging)) << 1
+@_inner
+def _pack_tile(d: int, item: Item, scratch: int, tile: int, n: int) -> int:
+    """Pack keys and values of a tile; return the flag of a value that is not finite."""
+    k = _get(d, K) + item.b * _get(d, K_B) + item.kv_head * _get(d, K_H) + tile * _get(d, K_J)
+    v = _get(d, V) + item.b * _get(d, V_B) + item.kv_head * _get(d, V_H) + tile * _get(d, V_J)
+    _call(_get(d, PACK_K), (k, _get(d, K_J), _get(d, K_D), n, scratch + _get(d, K_TILE_AT)))
+    staging = scratch + _get(d, STAGING_AT)
+    return (
+        _call(
+            _get(d, PACK_V),
+            (v, _get(d, V_J), _get(d, V_D), n, scratch + _get(d, V_TILE_AT), staging),
+        )
+        << 1
+    )
 
 
-@njit(nogil=True)
-def _attend_tile(d: Any, item: Item, scratch: int, tile: int) -> None:
+@_inner
+def _attend_tile(d: int, item: Item, scratch: int, tile: int) -> None:
     """Let every panel of the item that may see keys of the tile attend to them."""
-    n = min(d[BLOCK_KV], item.kv_len - tile)
+    n = min(_get(d, BLOCK_KV), item.kv_len - tile)
     value_flag = np.int64(-1)  # not packed yet
     for number in range(item.heads * item.panels):
         panel = _panel(d, item, scratch, number)
-        ranges = scratch + d[RANGES_AT] + number * RANGE_BYTES
+        ranges = scratch + _get(d, RANGES_AT) + number * RANGE_BYTES
         flags, end = _step_flags(d, item, panel, ranges, tile, n)
         if end == 0:
             continue
         if value_flag < 0:
             value_flag = _pack_tile(d, item, scratch, tile, n)
         address, head, row, rows = panel
-        keys = (scratch + d[K_TILE_AT], scratch + d[V_TILE_AT], end, tile, flags | value_flag)
-        state = (address, address + d[O_AT], scratch + d[P_AT], address + d[M_AT])
-        _call(d[STEP], (d[CONTEXT], *keys, *state, item.b, head, row, rows))
+        keys = (
+            scratch + _get(d, K_TILE_AT),
+            scratch + _get(d, V_TILE_AT),
+            end,
+            tile,
+            flags | value_flag,
+        )
+        state = (address, address + _get(d, O_AT), scratch + _get(d, P_AT), address + _get(d, M_AT))
+        _call(_get(d, STEP), (_get(d, CONTEXT), *keys, *state, item.b, head, row, rows))
 
 
-@njit(nogil=True)
-def _out_factor(d: Any, m: float, total: float, sink: float) -> float:
+@_inner
+def _out_factor(d: int, m: float, total: float, sink: float) -> float:
     """Return 1 / denominator in units of 2^m: sinks join it here, EMPTY-1, SINK-1."""
     if total == 0.0:
-        return _float(d[EMPTY_FACTOR])
+        return _float(_get(d, EMPTY_FACTOR))
     if sink == -math.inf:
         return 1.0 / total
     if sink == math.inf:  # exp(inf - inf)
@@ -331,84 +361,96 @@ def _out_factor(d: Any, m: float, total: float, sink: float) -> float:
     return 1.0 / (total + 2.0 ** (sink * LOG2_E - m))
 
 
-@njit(nogil=True)
-def _put(d: Any, field: int, b: int, head: int, row: int, value: float) -> None:
+@_inner
+def _put(d: int, field: int, b: int, head: int, row: int, value: float) -> None:
     """Store a statistic of a row, if it is wanted."""
-    if d[field] != 0:
-        address = d[field] + b * d[field + 1] + head * d[field + 2] + row * d[field + 3]
-        _store(address, value, d[ELEMENT_BYTES])
+    if _get(d, field) != 0:
+        address = (
+            _get(d, field)
+            + b * _get(d, field + 1)
+            + head * _get(d, field + 2)
+            + row * _get(d, field + 3)
+        )
+        _store(address, value, _get(d, ELEMENT_BYTES))
 
 
-@njit(nogil=True)
-def _put_statistics(d: Any, b: int, head: int, row: int, state: int) -> None:
+@_inner
+def _put_statistics(d: int, b: int, head: int, row: int, state: int) -> None:
     """Store lse and STAT-1 of the row whose m lies at `state`; the sink is not in them (SINK-2)."""
-    element_bytes = d[ELEMENT_BYTES]
-    total = _load(state + d[L_AT] - d[M_AT], element_bytes)
+    element_bytes = _get(d, ELEMENT_BYTES)
+    total = _load(state + _get(d, L_AT) - _get(d, M_AT), element_bytes)
     if total == 0.0:  # EMPTY-1
         _put(d, LSE, b, head, row, -math.inf)
         _put(d, MAX_LOGIT, b, head, row, -math.inf)
         _put(d, ENTROPY, b, head, row, 0.0)
         _put(d, SUM_P2, b, head, row, 0.0)
         return
-    m = _load(state, element_bytes) * d[M_UNIT]
+    m = _load(state, element_bytes) * _get(d, M_UNIT)
     log2_l = math.log2(total)
     _put(d, LSE, b, head, row, LN2 * (m + log2_l))
-    largest = math.nan if math.isnan(total) else _load(state + d[TMAX_AT] - d[M_AT], element_bytes)
-    _put(d, MAX_LOGIT, b, head, row, _float(d[MAX_FACTOR]) * largest)
-    if d[ENTROPY] != 0 or d[SUM_P2] != 0:
-        e1 = _load(state + d[E1_AT] - d[M_AT], element_bytes)
-        p2 = _load(state + d[P2_AT] - d[M_AT], element_bytes)
+    largest = (
+        math.nan
+        if math.isnan(total)
+        else _load(state + _get(d, TMAX_AT) - _get(d, M_AT), element_bytes)
+    )
+    _put(d, MAX_LOGIT, b, head, row, _float(_get(d, MAX_FACTOR)) * largest)
+    if _get(d, ENTROPY) != 0 or _get(d, SUM_P2) != 0:
+        e1 = _load(state + _get(d, E1_AT) - _get(d, M_AT), element_bytes)
+        p2 = _load(state + _get(d, P2_AT) - _get(d, M_AT), element_bytes)
         _put(d, ENTROPY, b, head, row, LN2 * (log2_l - e1 / total))
         _put(d, SUM_P2, b, head, row, p2 / (total * total))
 
 
-@njit(nogil=True)
-def _close_panel(d: Any, item: Item, scratch: int, panel: Any) -> None:
+@_inner
+def _close_panel(d: int, item: Item, scratch: int, panel: Any) -> None:
     """Turn the state of a panel into rows of the outputs."""
     address, head, row, rows = panel
-    element_bytes = d[ELEMENT_BYTES]
-    factors = scratch + d[FACTORS_AT]
+    element_bytes = _get(d, ELEMENT_BYTES)
+    factors = scratch + _get(d, FACTORS_AT)
     sink = -math.inf
-    if d[SINK] != 0:
-        sink = _float(_call(d[SINK], (d[CONTEXT], item.b, head)))
-    wants_statistics = d[LSE] | d[MAX_LOGIT] | d[ENTROPY] | d[SUM_P2]
+    if _get(d, SINK) != 0:
+        sink = _float(_call(_get(d, SINK), (_get(d, CONTEXT), item.b, head)))
+    wants_statistics = _get(d, LSE) | _get(d, MAX_LOGIT) | _get(d, ENTROPY) | _get(d, SUM_P2)
     for lane in range(rows):
-        state = address + d[M_AT] + lane * element_bytes
-        m = _load(state, element_bytes) * d[M_UNIT]
-        total = _load(state + d[L_AT] - d[M_AT], element_bytes)
+        state = address + _get(d, M_AT) + lane * element_bytes
+        m = _load(state, element_bytes) * _get(d, M_UNIT)
+        total = _load(state + _get(d, L_AT) - _get(d, M_AT), element_bytes)
         _store(factors + lane * element_bytes, _out_factor(d, m, total, sink), element_bytes)
         if wants_statistics:
             _put_statistics(d, item.b, head, row + lane, state)
-    if d[OUT] != 0:
-        out = d[OUT] + item.b * d[OUT_B] + head * d[OUT_H] + row * d[OUT_I]
-        _call(d[UNPACK_O], (address + d[O_AT], factors, out, d[OUT_I], d[OUT_D], rows))
+    if _get(d, OUT) != 0:
+        out = _get(d, OUT) + item.b * _get(d, OUT_B) + head * _get(d, OUT_H) + row * _get(d, OUT_I)
+        _call(
+            _get(d, UNPACK_O),
+            (address + _get(d, O_AT), factors, out, _get(d, OUT_I), _get(d, OUT_D), rows),
+        )
 
 
-@njit(nogil=True)
-def _run_item(d: Any, number: int, scratch: int) -> None:
+@_inner
+def _run_item(d: int, number: int, scratch: int) -> None:
     item = _item(d, number)
     lo, hi = _open_panels(d, item, scratch)
-    for tile in range(lo // d[BLOCK_KV] * d[BLOCK_KV], hi, d[BLOCK_KV]):
+    for tile in range(lo // _get(d, BLOCK_KV) * _get(d, BLOCK_KV), hi, _get(d, BLOCK_KV)):
         _attend_tile(d, item, scratch, tile)
     for panel in range(item.heads * item.panels):
         _close_panel(d, item, scratch, _panel(d, item, scratch, panel))
 
 
-def _work(d: Any, counters: int, scratch: int) -> None:
-    """Take items of the call `d` until none are left; `counters` is the address of `d`."""
+def _work(d: int, scratch: int) -> None:
+    """Take items of the call with the descriptor at `d` until none are left."""
     while True:
-        number = _fetch_add(counters + 8 * NEXT_ITEM, 1)
-        if number >= d[ITEMS]:
+        number = _fetch_add(d + 8 * NEXT_ITEM, 1)
+        if number >= _get(d, ITEMS):
             return
         _run_item(d, number, scratch)
-        _fetch_add(counters + 8 * DONE_ITEMS, 1)
+        _fetch_add(d + 8 * DONE_ITEMS, 1)
 
 
-_SIGNATURE = types.void(types.int64[::1], types.int64, types.int64)
+_SIGNATURE = types.void(types.int64, types.int64)
 
 
 @functools.cache
-def worker() -> Callable[[Any, int, int], None]:
+def worker() -> Callable[[int, int], None]:
     """Return the compiled `_work`, from Numba's cache on disk where there is one."""
     try:
         return njit(_SIGNATURE, nogil=True, cache=True)(_work)

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from sdpakit.backends.numba_cpu import driver, pool, schedule
 from sdpakit.backends.numba_cpu.codegen import compile_ir
-from sdpakit.backends.numba_cpu.context import BATCH_SLOTS, SLOT_SCALE, ContextLayout
+from sdpakit.backends.numba_cpu.context import (
+    SLOT_KV_LEN,
+    SLOT_Q_LEN,
+    ContextLayout,
+    Ints,
+    address,
+    fill,
+    float_bits,
+)
 from sdpakit.backends.numba_cpu.lower import Plan, lower
-from sdpakit.expr.nodes import Index, Load, postorder
-from sdpakit.passes.tables import dtype_limits, integer_limits, rows_ascend
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, Call
-
-Array = npt.NDArray[Any]
-Ints = npt.NDArray[np.int64]
 
 LOG2_E = 1.0 / math.log(2.0)
 # A scale within 2**+-SCALE_EXPONENT leaves c = scale * log2(e) a normal number of every element;
@@ -35,16 +35,6 @@ STATISTICS = {
     "sum_p2": driver.SUM_P2,
 }
 OPTIONAL = ("key_ranges", "tile_class", "sink")
-
-
-def float_bits(number: float) -> int:
-    """Return the bits of a float64 as an int64."""
-    return cast(int, struct.unpack("q", struct.pack("d", number))[0])
-
-
-def address(array: Array) -> int:
-    """Return the address of the first element."""
-    return cast(int, array.__array_interface__["data"][0])
 
 
 def split_scale(scale: float) -> tuple[float, float]:
@@ -109,15 +99,6 @@ class Code:
                 d[field] = statistics + layout.stat_rows.index(name) * layout.row_bytes
         return d
 
-    @functools.cached_property
-    def searched_tables(self) -> frozenset[str]:
-        """Tables that ranges of keys may be found in by bisection."""
-        return frozenset(
-            node.table
-            for node in postorder(self.plan.program.mask)
-            if isinstance(node, Load) and node.type == "int" and node.indices[-1] == Index("k")
-        )
-
 
 class CpuLauncher:
     """Runs calls of one spec (`sdpakit.backends.base.Launcher`)."""
@@ -135,10 +116,11 @@ class CpuLauncher:
         _fill_padding(call, self._artifact.program.empty_row)
         code = self._code(call.int_bits)
         threads, parts, scratch = self._deal(code, shape, call.threads)
-        context, kept = _context(code, call)
         d = _descriptor(code, call, shape, parts, scratch)
+        c = _fill_scale(d, float(call.scalars["scale"])) if code.plan.is_fast else 1.0
+        context, kept = fill(code.context, call, c)
         d[driver.CONTEXT] = address(context)
-        d[driver.Q_LEN], d[driver.KV_LEN] = context[[BATCH_SLOTS["q_len"], BATCH_SLOTS["kv_len"]]]
+        d[driver.Q_LEN], d[driver.KV_LEN] = context[SLOT_Q_LEN], context[SLOT_KV_LEN]
         self._run(d, parts.items, scratch.size, threads)
         del kept
 
@@ -184,13 +166,13 @@ class CpuLauncher:
 
     def _run(self, d: Ints, items: int, scratch_bytes: int, threads: int) -> None:
         """Work on the items of a descriptor until all are done."""
-        counters = address(d)
+        where = address(d)
         with pool.scratch(scratch_bytes, threads) as buffers:
             if threads == 1:
-                self._worker(d, counters, buffers[0])
+                self._worker(where, buffers[0])
                 return
             pool.run(
-                lambda slot: self._worker(d, counters, buffers[slot]),
+                lambda slot: self._worker(where, buffers[slot]),
                 lambda: bool(d[driver.DONE_ITEMS] == items),
                 threads,
             )
@@ -229,9 +211,9 @@ def _descriptor(
     if out is not None and out.size > 0:
         d[driver.OUT : driver.OUT + 5] = (address(out), *out.strides)
     for name, field in STATISTICS.items():
-        array = call.outputs.get(name)
-        if array is not None:
-            d[field : field + 4] = (address(array), *array.strides)
+        if name in call.outputs:
+            rows = call.outputs[name]
+            d[field : field + 4] = (address(rows), *rows.strides)
     d[driver.K_TILE_AT : driver.PANELS_AT + 1] = (
         scratch.k_tile,
         scratch.v_tile,
@@ -241,42 +223,12 @@ def _descriptor(
         scratch.ranges,
         scratch.panels,
     )
-    if code.plan.is_fast:
-        c, factor = split_scale(float(call.scalars["scale"]))
-        d[driver.Q_FACTOR] = float_bits(factor)
-        d[driver.MAX_FACTOR] = float_bits(c / LOG2_E)
     return d
 
 
-def _context(code: Code, call: Call) -> tuple[Ints, list[Array]]:
-    """Return the context of a call, and arrays that have to live as long as it."""
-    layout, program = code.context, code.plan.program
-    context = np.zeros(layout.slots, np.int64)
-    kept: list[Array] = []
-    for name, slot in BATCH_SLOTS.items():
-        kept.append(np.ascontiguousarray(getattr(call, name), np.int64))
-        context[slot] = address(kept[-1])
-    if code.plan.is_fast:
-        context[SLOT_SCALE] = float_bits(split_scale(float(call.scalars["scale"]))[0])
-    for name, kind in program.scalars():
-        value = call.scalars[name]
-        number = float_bits(float(value)) if kind == "float" else int(value)
-        context[layout.scalar_slots[name]] = number
-    for table in program.tables():
-        slots, array = layout.table_slots[table.name], call.tables[table.name]
-        context[slots.base] = address(array)
-        for axis, (stride, size) in enumerate(zip(array.strides, array.shape, strict=True)):
-            context[slots.strides[axis]] = stride if size > 1 else 0
-            context[slots.sizes[axis]] = size
-        context[slots.least], context[slots.largest] = _limits(array)
-        may_search = table.name in code.searched_tables and array.shape[-1] > 1
-        context[slots.is_sorted] = may_search and rows_ascend(array)
-    return context, kept
-
-
-def _limits(table: Array) -> tuple[int, int]:
-    """Return bounds of the integers in a table, (0, 0) if it holds none."""
-    if table.dtype.kind not in "iub" or table.size == 0:
-        return 0, 0
-    # What a narrow dtype can hold is close enough; all of int64 would overflow in the rules.
-    return dtype_limits(table) if table.dtype.itemsize <= 4 else integer_limits(table)
+def _fill_scale(d: Ints, scale: float) -> float:
+    """Tell the driver the scale of plain logits; return c for the context."""
+    c, factor = split_scale(scale)
+    d[driver.Q_FACTOR] = float_bits(factor)
+    d[driver.MAX_FACTOR] = float_bits(c / LOG2_E)
+    return c

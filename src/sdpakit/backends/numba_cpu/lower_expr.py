@@ -8,8 +8,8 @@ integers fit their lanes (`sdpakit.passes.integers`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
@@ -29,7 +29,7 @@ from sdpakit.expr.nodes import (
 )
 
 if TYPE_CHECKING:
-    from sdpakit.backends.numba_cpu.vector import VectorEmitter
+    from sdpakit.backends.numba_cpu.vector import Lanes
 
 Value = Any  # a value of llvmlite, which carries no types
 
@@ -49,45 +49,32 @@ _FLOAT_UNARY = {op: op for op in ("neg", "abs", "exp", "log", "tanh", "sqrt", "f
 _INT_UNARY = {"neg": "ineg", "abs": "iabs"}
 
 
-class Pair(Protocol):
-    """What a walker needs to know about the pairs that it evaluates (`vector.Lanes` is one)."""
-
-    e: VectorEmitter
-    ctx: Value
-    b: Value
-    h: Value
-    q: Value
-    j: Value
-    int_bits: int
-    dense: Callable[[int], Value]
-
-
 def is_vector(value: Value) -> bool:
     """Return whether the value has lanes."""
     return isinstance(value.type, ir.VectorType)
 
 
 class Walker:
-    """Evaluates expressions for the pairs of `pair`.
+    """Evaluates expressions for the pairs of `lanes`.
 
     Parameters
     ----------
     context : ContextLayout
         Where scalars and tables are found.
-    pair : Pair
+    lanes : Lanes
         Indices of the pairs and where to emit.
     dot : value, optional
         What `Dot()` is.
     staged : sequence of Load
-        Loads whose values the panel step has brought into the layout of a panel (`pair.dense`).
+        Loads whose values the panel step has brought into the layout of a panel (`lanes.dense`).
     """
 
     def __init__(
-        self, context: ContextLayout, pair: Pair, dot: Value = None, staged: Sequence[Load] = ()
+        self, context: ContextLayout, lanes: Lanes, dot: Value = None, staged: Sequence[Load] = ()
     ) -> None:
         self.context = context
-        self.pair = pair
-        self.e = pair.e
+        self.lanes = lanes
+        self.e = lanes.e
         self.dot = dot
         self.staged = staged
         self.values: dict[Expr, Value] = {}
@@ -130,15 +117,15 @@ class Walker:
 
     def _index(self, name: str) -> Value:
         if name in BATCH_SLOTS:
-            array = self.e.load_ctx_int(self.pair.ctx, BATCH_SLOTS[name])
-            return self.e.load_i64(self._offset(array, self.pair.b, self.e.c(8)))
-        return {"b": self.pair.b, "h": self.pair.h, "q": self.pair.q, "k": self.pair.j}[name]
+            array = self.e.load_ctx_int(self.lanes.ctx, BATCH_SLOTS[name])
+            return self.e.load_i64(self._offset(array, self.lanes.b, self.e.c(8)))
+        return {"b": self.lanes.b, "h": self.lanes.h, "q": self.lanes.q, "k": self.lanes.j}[name]
 
     def _scalar(self, name: str, kind: str) -> Value:
         slot = self.context.scalar_slots[name]
         if kind == "float":
-            return self.e.load_ctx_float(self.pair.ctx, slot)
-        number = self.e.load_ctx_int(self.pair.ctx, slot)
+            return self.e.load_ctx_float(self.lanes.ctx, slot)
+        number = self.e.load_ctx_int(self.lanes.ctx, slot)
         return number if kind == "int" else self.e.icmp("!=", number, self.e.c(0))
 
     def _offset(self, address: Value, index: Value, stride: Value) -> Value:
@@ -146,12 +133,12 @@ class Walker:
 
     def _load(self, node: Load) -> Value:
         if node in self.staged:
-            return self.pair.dense(self.staged.index(node))
+            return self.lanes.dense(self.staged.index(node))
         slots = self.context.table_slots[node.table]
-        address = self.e.load_ctx_int(self.pair.ctx, slots.base)
+        address = self.e.load_ctx_int(self.lanes.ctx, slots.base)
         lanes: Value = None
         for slot, expr in zip(slots.strides, node.indices, strict=True):
-            index, stride = self.values[expr], self.e.load_ctx_int(self.pair.ctx, slot)
+            index, stride = self.values[expr], self.e.load_ctx_int(self.lanes.ctx, slot)
             if not is_vector(index):
                 address = self._offset(address, index, stride)
                 continue
@@ -160,15 +147,15 @@ class Walker:
         if lanes is None:
             return self.e.load_value(node.dtype, address)
         value = self.e.gather(node.dtype, address, lanes)
-        return self.e.resize_int(value, self.pair.int_bits) if node.type == "int" else value
+        return self.e.resize_int(value, self.lanes.int_bits) if node.type == "int" else value
 
     def _vector(self, value: Value) -> Value:
         """Return the value with lanes; scalar integers are narrowed to the width of the lanes."""
         if is_vector(value):
             return value
         width = getattr(value.type, "width", 1)
-        if width > self.pair.int_bits:
-            value = self.e.b.trunc(value, ir.IntType(self.pair.int_bits))
+        if width > self.lanes.int_bits:
+            value = self.e.b.trunc(value, ir.IntType(self.lanes.int_bits))
         return self.e.splat(value)
 
     def _match(self, *values: Value) -> list[Value]:
@@ -183,7 +170,7 @@ class Walker:
         if op == "to_float":
             return self.e.to_float(x)
         if op == "to_int":
-            return self.e.to_int(x, self.pair.int_bits if is_vector(x) else 64)
+            return self.e.to_int(x, self.lanes.int_bits if is_vector(x) else 64)
         name = (_FLOAT_UNARY if kind == "float" else _INT_UNARY)[op]
         return getattr(self.e, name)(x)
 

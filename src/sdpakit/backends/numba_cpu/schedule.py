@@ -1,7 +1,7 @@
 """How a call is dealt out: items for threads, and what lies where in the scratch of a thread.
 
-Bits never depend on anything decided here (DET-1); speed and memory do. The sizes of tiles, on which
-bits do depend, are functions of the kernel alone (`layout.py`).
+Bits never depend on anything decided here (DET-1); speed and memory do. The sizes of tiles, on
+which bits do depend, are functions of the kernel alone (`layout.py`).
 """
 
 from __future__ import annotations
