@@ -10,6 +10,7 @@ import numpy as np
 
 from sdpakit.arrays import numpy_dtype
 from sdpakit.binding import Arguments, Signature
+from sdpakit.passes.tilemap import Sizes, tile_map
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, Call
@@ -48,7 +49,8 @@ class Explanation(Mapping[str, Any]):
 def _lines(facts: Mapping[str, Any], depth: int) -> Iterator[str]:
     indent = "  " * depth
     width = max((len(name) for name in facts), default=0)
-    for name, value in facts.items():
+    for key, value in facts.items():
+        name = key.replace("_", " ")
         if isinstance(value, Mapping) and value:
             yield f"{indent}{name}:"
             yield from _lines(value, depth + 1)
@@ -146,17 +148,35 @@ def explain_call(
     found: dict[str, Any] = {
         "backend": choice.backend,
         "why": _why(choice),
-        "passed over": {name: "; ".join(texts) for name, texts in choice.passed_over.items()},
+        "passed_over": {name: "; ".join(texts) for name, texts in choice.passed_over.items()},
         "options": dict(choice.options),
         "logit": str(program.logit),
         "mask": str(program.mask),
-        "run-time values": dict(signature.constants),
-        "cache key": artifact.key,
+        "run_time_values": dict(signature.constants),
+        "cache_key": artifact.key,
         "stages": ", ".join(artifact.stages),
     }
     if call is not None:
         found |= _work(call)
-    return Explanation(found | dict(facts))
+    found |= facts
+    if call is not None and "block_q" in facts and "block_kv" in facts:
+        found |= _tiles(signature, call, int(facts["block_q"]), int(facts["block_kv"]))
+    return Explanation(found)
+
+
+def _tiles(signature: Signature, call: Call, q_tile: int, k_tile: int) -> dict[str, Any]:
+    """Return the tiles of a call by class, and the arithmetic of those that are computed."""
+    _, heads, q_len, head_dim = call.q.shape
+    kv_len, v_head_dim = call.v.shape[2:]
+    sizes = Sizes(heads, q_len, kv_len, call.q_len, call.kv_len, call.q_offset)
+    counts = tile_map(
+        signature.program, sizes, call.scalars, call.tables, q_tile=q_tile, k_tile=k_tile
+    )
+    computed = counts.full + counts.partial
+    return {
+        "tiles": {"empty": counts.empty, "full": counts.full, "partial": counts.partial},
+        "flops_in_tiles": computed * q_tile * k_tile * 2 * (head_dim + v_head_dim),
+    }
 
 
 def _why(choice: Choice) -> str:
@@ -180,7 +200,7 @@ def _work(call: Call) -> dict[str, Any]:
         "sizes": f"batch {batch}, heads {heads}/{call.k.shape[1]}, lengths {q_len} x {kv_len}",
         "flops": flops,
         "bytes": moved,
-        "flops per byte": flops / moved if moved else 0.0,
-        "integers": f"{call.int_bits} bits, proven",
+        "flops_per_byte": flops / moved if moved else 0.0,
+        "int_bits": call.int_bits,
         "threads": call.threads,
     }
