@@ -4,11 +4,12 @@ import copy
 import math
 import pickle
 
+import numpy as np
 import pytest
 from hypothesis import given
 from tests.unit.expressions import expressions
 
-from sdpakit.errors import SpecError
+from sdpakit.errors import InternalError, SpecError
 from sdpakit.expr.nodes import (
     BINARY,
     UNARY,
@@ -145,3 +146,11 @@ def test_nodes_are_immutable_and_told_apart_by_bits():
     assert Const(1) is not Const(True)
     assert Const(1) is not Const(1.0)
     assert Const(math.nan) is Const(math.nan)
+
+
+def test_literals_are_plain_numbers_of_python():
+    literal = Const(np.float64(0.15625))
+    assert literal is Const(0.15625)
+    assert type(literal.value) is float
+    with pytest.raises(InternalError, match="no bool, int or float"):
+        Const(np.int64(3))

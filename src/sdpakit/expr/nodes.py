@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, TypeVar
 
-from sdpakit.errors import SpecError, format_error
+from sdpakit.errors import InternalError, SpecError, format_error
 
 Type = Literal["bool", "int", "float"]
 NodeT = TypeVar("NodeT", bound="Expr")
@@ -62,9 +62,10 @@ BINARY: dict[str, tuple[tuple[Type, ...], Type | None]] = {
 class Expr:
     """A node of the scalar language: immutable, equal to nothing but itself."""
 
-    __slots__ = ("__weakref__", "_key", "type")
+    __slots__ = ("__weakref__", "_children", "_key", "type")
     _fields: ClassVar[tuple[str, ...]] = ()
     type: Type
+    _children: tuple[Expr, ...]
     _key: tuple[Any, ...]
 
     def fields(self) -> tuple[Any, ...]:
@@ -73,13 +74,7 @@ class Expr:
 
     def children(self) -> tuple[Expr, ...]:
         """Return the operands of the node."""
-        found: list[Expr] = []
-        for value in self.fields():
-            if isinstance(value, Expr):
-                found.append(value)
-            elif isinstance(value, tuple):
-                found.extend(item for item in value if isinstance(item, Expr))
-        return tuple(found)
+        return self._children
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), self.fields())
@@ -122,8 +117,19 @@ def _intern(cls: type[NodeT], type_: Type, fields: tuple[Any, ...]) -> NodeT:
                 object.__setattr__(node, name, value)
             object.__setattr__(node, "type", type_)
             object.__setattr__(node, "_key", key)
+            object.__setattr__(node, "_children", _operands(fields))
             _LIVE[key] = node
     return node  # type: ignore[return-value]  # the key holds cls
+
+
+def _operands(fields: tuple[Any, ...]) -> tuple[Expr, ...]:
+    found: list[Expr] = []
+    for value in fields:
+        if isinstance(value, Expr):
+            found.append(value)
+        elif isinstance(value, tuple):
+            found.extend(item for item in value if isinstance(item, Expr))
+    return tuple(found)
 
 
 class Const(Expr):
@@ -134,10 +140,16 @@ class Const(Expr):
     value: bool | int | float
 
     def __new__(cls, value: bool | int | float) -> Const:
-        kind: Type = (
-            "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
-        )
-        return _intern(cls, kind, (value,))
+        # Subclasses, such as numpy.float64, print differently and must not be kept.
+        match value:
+            case bool():
+                return _intern(cls, "bool", (value,))
+            case int():
+                return _intern(cls, "int", (int(value),))
+            case float():
+                return _intern(cls, "float", (float(value),))
+            case _:
+                raise InternalError(f"Const: {value!r} is no bool, int or float of Python")
 
 
 class Index(Expr):
