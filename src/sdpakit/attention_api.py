@@ -12,6 +12,7 @@ from sdpakit.dtypes import FLOATS
 from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
 from sdpakit.expr.nodes import Expr
 from sdpakit.expr.scope import ALIGNMENT_PICTURE
+from sdpakit.expr.trace import trace_logits
 from sdpakit.expr.values import Value
 from sdpakit.kernel import Kernel
 from sdpakit.masks import Alibi, Causal, Dense, Mask, Window, as_mask
@@ -108,18 +109,18 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
     facts, equal = _facts_of_arrays(q, k, v, layout)
     dense = mask is not None and not _is_symbolic(mask)
     positions = _position_masks(causal, window, align)
-    open_alignment = bool(positions) and align is None
-    if open_alignment and not (equal and q_lens is None and kv_lens is None):
-        _refuse_alignment(q, k, layout, has_lens=q_lens is not None or kv_lens is not None)
+    has_lens = q_lens is not None or kv_lens is not None
+    if positions and align is None and (has_lens or not equal):
+        _refuse_alignment(q, k, layout, has_lens=has_lens)
     masks = [*positions, *([Dense() if dense else as_mask(mask)] if mask is not None else [])]
     facts |= {
         "mask": _all_of(masks),
-        "logits": logits,
+        "logits": _traced(logits),
         "bias": None if bias is None else import_array("bias", bias, FLOATS).dtype,
         "sinks": sinks is not None,
         "q_lens": q_lens is not None,
         "kv_lens": kv_lens is not None,
-        "equal_lens": open_alignment,
+        "equal_lens": equal and not has_lens,
         "outputs": tuple(outputs) if isinstance(outputs, list) else outputs,
     }
     order = backend if isinstance(backend, str) else tuple(backend)
@@ -180,6 +181,13 @@ def _facts_of_arrays(q: Any, k: Any, v: Any, layout: str) -> tuple[dict[str, Any
 
 def _is_symbolic(mask: object) -> bool:
     return isinstance(mask, Mask | Expr | Value) or callable(mask)
+
+
+def _traced(logits: Any) -> Any:
+    """Return a change by its structure: a function may mean another thing at every call."""
+    if callable(logits) and not isinstance(logits, type | Expr | Alibi | Mask):
+        return trace_logits(logits)
+    return logits.node if isinstance(logits, Value) else logits
 
 
 def _position_masks(causal: object, window: object, align: str | None) -> list[Mask]:
