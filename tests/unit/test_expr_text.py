@@ -115,6 +115,20 @@ def test_what_is_no_expression_is_refused(text):
         formula(text)
 
 
+@pytest.mark.parametrize("text", ["-" * 5000 + "k", "k" + "+k" * 5000, "(" * 5000], ids=range(3))
+def test_text_nested_without_end_is_refused_in_few_words(text):
+    with pytest.raises(SpecError, match="formula: got ") as caught:
+        formula(text)
+    assert len(str(caught.value)) < 1000
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("given", [None, 3, b"k", Const(1)], ids=repr)
+def test_what_is_no_text_is_refused(given):
+    with pytest.raises(SpecError, match="formula: got a "):
+        formula(given)
+
+
 @pytest.mark.parametrize(
     "text", ["k + 1.0", "to_float(1.0)", "exp(k)", "~k", "k & q", "where(k, 1, 2)"]
 )

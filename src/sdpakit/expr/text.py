@@ -39,6 +39,7 @@ _FUNCTIONS = {"min": "minimum", "max": "maximum", "abs": "absolute"}
 _FUNCTION_OPS = {name: op for op, name in _FUNCTIONS.items()}
 # Python's parser bounds the nesting of parentheses (200) and the depth of a tree (its C stack).
 _MAX_DEPTH = 24
+_SHOWN = 200  # characters of a text in a message
 
 _PLACEHOLDERS: dict[Expr, str] = {LOGIT: "x", POSITION: "pos"}
 _NAMED: dict[str, Expr] = {
@@ -171,10 +172,18 @@ def parse(text: str) -> Expr:
     SpecError
         If the text is not an expression of the language.
     """
+    if not isinstance(text, str):
+        raise _bad_text(f"a {type(text).__name__}")
     try:
-        body = ast.parse(text.strip()).body
+        return _statements(text, ast.parse(text.strip()).body)
+    except SpecError:
+        raise
     except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
-        raise _bad_text(f"{text!r} ({error})") from error
+        # The chain of a RecursionError would be thousands of lines that say nothing.
+        raise _bad_text(f"{_short(text)} ({error})") from None
+
+
+def _statements(text: str, body: list[ast.stmt]) -> Expr:
     names = dict(_NAMED)
     for position, statement in enumerate(body):
         match statement:
@@ -184,7 +193,11 @@ def parse(text: str) -> Expr:
                 return _Parser(text, names).expression(statement.value)
             case _:
                 break
-    raise _bad_text(repr(text))
+    raise _bad_text(_short(text))
+
+
+def _short(text: str) -> str:
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}..."
 
 
 def _bad_text(got: str) -> SpecError:
@@ -229,7 +242,7 @@ class _Parser:
                 raise self.refuse(tree)
 
     def refuse(self, tree: ast.expr) -> SpecError:
-        return _bad_text(f"{ast.unparse(tree)!r} in {self.text!r}")
+        return _bad_text(f"{_short(ast.unparse(tree))} in {_short(self.text)}")
 
     def load(self, tree: ast.Subscript, table: str, dtype: str) -> Expr:
         if dtype not in DTYPES:
