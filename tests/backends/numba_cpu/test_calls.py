@@ -1,0 +1,182 @@
+"""Calls of whole kernels: bits, threads, forks, scratch, compilations."""
+
+import concurrent.futures
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import sdpakit as sk
+from sdpakit.backends.numba_cpu import codegen, pool, schedule
+from sdpakit.backends.numba_cpu.isa import available_isas
+
+OUTPUTS = ("out", "lse", "max_logit", "entropy", "sum_p2")
+
+
+def arrays(q_heads=4, kv_heads=2, q_len=300, kv_len=400, head_dim=24, batch=1):
+    rng = np.random.default_rng(5)
+    shapes = ((q_heads, q_len), (kv_heads, kv_len), (kv_heads, kv_len))
+    return [rng.standard_normal((batch, h, n, head_dim)).astype(np.float32) for h, n in shapes]
+
+
+def causal_kernel(outputs=OUTPUTS, **options):
+    spec = sk.AttentionSpec(
+        q_heads=4, kv_heads=2, head_dim=24, mask=sk.Causal("bottom_right"), outputs=outputs
+    )
+    return sk.compile(spec, backend="numba_cpu", options=options or None)
+
+
+def same_bits(a, b):
+    return all(
+        np.array_equal(x.view(np.int32), y.view(np.int32)) for x, y in zip(a, b, strict=True)
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_serial_path(monkeypatch):
+    # Small calls would run on one thread, and these tests are about several.
+    monkeypatch.setattr(schedule, "SERIAL_FLOPS", 0)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_bits_do_not_depend_on_threads(threads):
+    kernel, qkv = causal_kernel(), arrays()
+    assert kernel.explain(q_len=300, kv_len=400, threads=threads)["items"] > threads
+    assert same_bits(kernel(*qkv, threads=threads), kernel(*qkv, threads=1))
+
+
+def test_bits_do_not_depend_on_the_partition_into_items(monkeypatch):
+    kernel, qkv = causal_kernel(), arrays(batch=2)
+    whole = kernel(*qkv, threads=1)
+    for state_bytes in (1, 40_000, 10**9):
+        monkeypatch.setattr(schedule, "STATE_BYTES", state_bytes)
+        assert same_bits(kernel(*qkv, threads=1), whole)
+
+
+def test_bits_do_not_depend_on_what_else_is_in_the_batch():
+    kernel, (q, k, v) = causal_kernel(), arrays(batch=3)
+    whole = kernel(q, k, v)
+    alone = kernel(q[1:2], k[1:2], v[1:2])
+    assert same_bits([x[1:2] for x in whole], alone)
+
+
+def test_eight_threads_call_one_kernel_and_different_kernels():
+    kernels = [causal_kernel(), causal_kernel(("out", "lse")), causal_kernel(block_kv=24)]
+    jobs = [(kernels[n % 3], arrays(q_len=100 + 37 * n), 1 + n % 3) for n in range(8)]
+    right = [kernel(*qkv, threads=1) for kernel, qkv, _ in jobs]
+    start = threading.Barrier(8)
+
+    def run(n):
+        kernel, qkv, threads = jobs[n]
+        start.wait(30)
+        return all(same_bits(kernel(*qkv, threads=threads), right[n]) for _ in range(5))
+
+    with concurrent.futures.ThreadPoolExecutor(8) as executor:
+        assert all(executor.map(run, range(8)))
+
+
+def test_eight_threads_compile_and_call_for_the_first_time():
+    codegen.clear_loaded()
+    specs = [sk.AttentionSpec(q_heads=1, head_dim=3 + n % 2, softcap=2.0) for n in range(8)]
+    q = np.ones((1, 1, 5, 4), np.float32)
+    start = threading.Barrier(8)
+
+    def run(spec):
+        start.wait(30)
+        x = q[..., : spec.head_dim]
+        return sk.compile(spec, backend="numba_cpu")(x, x, x)
+
+    with concurrent.futures.ThreadPoolExecutor(8) as executor:
+        assert all((out == 1.0).all() for out in executor.map(run, specs))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_child_of_fork_computes_the_same_with_threads_of_its_own():
+    kernel, qkv = causal_kernel(), arrays()
+    right = kernel(*qkv, threads=3)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if same_bits(kernel(*qkv, threads=3), right) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert same_bits(kernel(*qkv, threads=3), right)
+
+
+def test_fifty_lengths_compile_once():
+    kernel = causal_kernel()
+    kernel(*arrays(q_len=7, kv_len=9))
+    before = codegen.compile_count()
+    for n in range(1, 51):
+        kernel(*arrays(q_len=n, kv_len=3 * n))
+    assert codegen.compile_count() == before
+
+
+@pytest.mark.parametrize(
+    ("q_len", "kv_len"), [(1, 1_000_000), (32_768, 32_768), (1_000_000, 1)], ids=str
+)
+def test_scratch_is_a_constant_whatever_the_lengths(q_len, kv_len):
+    kernel = sk.compile(sk.AttentionSpec(q_heads=1, head_dim=64), backend="numba_cpu")
+    facts = kernel.explain(q_len=q_len, kv_len=kv_len)
+    assert 0 < facts["scratch_bytes_per_thread"] <= 32 * 2**20
+
+
+def test_scratch_is_bounded_at_the_largest_widths(monkeypatch):
+    sizes = []
+    monkeypatch.setattr(
+        pool,
+        "scratch",
+        lambda size, count, lend=pool.scratch: sizes.append(size) or lend(size, count),
+    )
+    spec = sk.AttentionSpec(q_heads=1, head_dim=1024, dtype="float64", outputs=OUTPUTS)
+    x = np.ones((1, 1, 40, 1024))
+    out = sk.compile(spec, backend="numba_cpu")(x, x, x)
+    np.testing.assert_allclose(out.out, 1.0, rtol=4 * np.finfo(np.float64).eps)
+    assert 0 < sizes[0] <= 32 * 2**20
+
+
+def test_wide_integers_are_compiled_when_a_call_needs_them():
+    spec = sk.AttentionSpec(
+        q_heads=1, head_dim=4, mask=lambda i: i.k * sk.Scalar("factor", "int") <= i.q * 10**6
+    )
+    kernel = sk.compile(spec, backend="numba_cpu")
+    q = np.zeros((1, 1, 50, 4), np.float32)
+    k = np.zeros((1, 1, 50, 4), np.float32)
+    v = np.broadcast_to(np.arange(50, dtype=np.float32)[:, None], (50, 4))[None, None]
+    before = codegen.compile_count()
+    for factor in (1, 10**6, 10**9):
+        out = kernel(q, k, v, params={"factor": factor})[0, 0, :, 0]
+        last = np.minimum(np.arange(50) * 10**6 // factor, 49)
+        np.testing.assert_allclose(out, last / 2, rtol=4 * np.finfo(np.float32).eps)
+    assert codegen.compile_count() - before <= 1
+
+
+@pytest.mark.parametrize("isa", available_isas())
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_isa_of_the_host(isa, dtype):
+    spec = sk.AttentionSpec(
+        q_heads=2, head_dim=7, dtype=dtype, mask=sk.Window(9, 4, align="top_left"), sinks=True
+    )
+    kernel = sk.compile(spec, backend="numba_cpu", options={"isa": isa})
+    q, k, v = (x[..., :7].astype(dtype) for x in arrays(2, 2, 50, 60))
+    sinks = np.array([0.5, -1.0], dtype)
+    detail = sk.reference.attention(spec, q, k, v, sinks=sinks)
+    error = np.abs(kernel(q, k, v, sinks=sinks) - detail["out"]).max()
+    assert error < 64 * np.finfo(dtype).eps
+
+
+def test_rows_past_q_len_are_written_without_being_computed():
+    spec = sk.AttentionSpec(
+        q_heads=2, head_dim=8, q_lens=True, kv_lens=True, outputs=OUTPUTS, empty_row="nan"
+    )
+    q, k, v = (x[..., :8] for x in arrays(2, 2, 70, 30, batch=3))
+    q = q.copy()
+    q[0, :, 5:] = np.nan
+    found = sk.compile(spec, backend="numba_cpu")(
+        q, k, v, q_lens=np.array([5, 0, 70]), kv_lens=np.array([30, 30, 0])
+    )
+    right = {"lse": -np.inf, "max_logit": -np.inf, "entropy": 0.0, "sum_p2": 0.0, "out": np.nan}
+    for name, value in right.items():
+        array = getattr(found, name)
+        for empty in (array[0, :, 5:], array[1], array[2]):
+            np.testing.assert_array_equal(empty, value)
+        assert np.isfinite(array[0, :, :5]).all()
