@@ -235,4 +235,5 @@ def _reduce(kernel: Kernel) -> tuple[Any, ...]:
 
 _CACHE = _Cache()
 copyreg.pickle(Kernel, _reduce)
-os.register_at_fork(after_in_child=_CACHE.reset_locks)
+if hasattr(os, "register_at_fork"):  # where there is no fork, no lock is lost in one
+    os.register_at_fork(after_in_child=_CACHE.reset_locks)
