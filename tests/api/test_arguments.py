@@ -171,6 +171,7 @@ def test_an_offset_may_be_one_number_of_any_kind(qkv):
 
 SLOPES = {"logits": lambda x, i: x + sk.Table("slopes", "float32", 1)[i.h] * sk.Scalar("gain")}
 WIDTH = {"mask": lambda i: i.k < sk.Scalar("width", "int") * sk.Table("n", "int32", 1)[i.b]}
+FLAG = {"mask": lambda i: (i.k < 3) | sk.Scalar("strict", "bool")}
 ONES = ints(1, 1, dtype=np.int32)
 # Fields of the spec, params that fit, and rows of (params given, error, where, got, remedy).
 PARAMS = [
@@ -194,6 +195,10 @@ PARAMS = [
         ({"gain": 1j}, T, "params['gain']", "1j (complex)", "one number"),
         ({"gain": np.nan}, V, "params['gain']", "nan", "in that range"),
         ({"gain": -1e39}, V, "params['gain']", "-1e+39", "in that range"),
+    ]),
+    (FLAG, {}, [
+        ({"strict": 1}, T, "params['strict']", "1", "bool(value)"),
+        ({"strict": "yes"}, T, "params['strict']", "'yes'", "bool(value)"),
     ]),
     (WIDTH, {"n": ONES}, [
         ({"width": 2.0}, T, "params['width']", "2.0 (float)", "int(value)"),
@@ -238,6 +243,23 @@ def test_a_number_of_any_real_kind_is_a_float(qkv, gain):
     expected = kernel(*qkv, params={"slopes": slopes, "gain": 2.0})
     found = kernel(*qkv, params={"slopes": slopes, "gain": gain})
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("kind", [bool, np.bool_], ids=["python", "numpy"])
+def test_a_flag_may_be_a_run_time_number(qkv, kind):
+    kernel = sk.compile(sk.AttentionSpec(**BASE, **FLAG), backend="interp")
+    every = sk.compile(sk.AttentionSpec(**BASE), backend="interp")(*qkv)
+    np.testing.assert_array_equal(kernel(*qkv, params={"strict": kind(True)}), every)
+    assert not np.array_equal(kernel(*qkv, params={"strict": kind(False)}), every)
+
+
+def test_proofs_are_kept_for_a_bounded_number_of_shapes(monkeypatch, qkv):
+    monkeypatch.setattr("sdpakit.binding.proofs._MOST", 3)
+    kernel = sk.compile(sk.AttentionSpec(**BASE), backend="interp")
+    q, k, v = qkv
+    for keys in range(1, 8):
+        kernel(q, k[:, :, :keys], v[:, :, :keys])
+        assert len(kernel._signature.proofs._known) <= 3
 
 
 def test_a_proof_by_shape_is_renewed_for_other_numbers(qkv):
@@ -321,3 +343,11 @@ def test_the_number_of_threads_comes_from_the_call_then_the_environment_then_the
     monkeypatch.setenv("SDPAKIT_NUM_THREADS", "7")
     assert kernel.explain(q_len=4)["threads"] == 7
     assert kernel.explain(q_len=4, threads=2)["threads"] == 2
+
+
+def test_a_platform_without_affinity_counts_its_cpus(monkeypatch):
+    kernel = sk.compile(sk.AttentionSpec(**BASE), backend="interp")
+    monkeypatch.delenv("SDPAKIT_NUM_THREADS", raising=False)
+    monkeypatch.delattr("os.sched_getaffinity", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 5)
+    assert kernel.explain(q_len=4)["threads"] == 5

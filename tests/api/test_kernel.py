@@ -95,6 +95,12 @@ def test_a_call_without_rows_gives_empty_arrays_and_launches_nothing(never_launc
     assert result.lse.shape == (batch, 4, q_len)
 
 
+def test_an_empty_batch_takes_empty_lengths_and_an_empty_out(never_launched):
+    kernel = never_launched(compiled(kv_lens=True))
+    out = np.empty((0, 4, 5, 6), np.float32)
+    assert kernel(*sizes(batch=0), kv_lens=np.empty(0, np.int64), out=out) is out
+
+
 def test_a_call_without_heads_gives_an_empty_array(never_launched):
     kernel = sk.compile(sk.AttentionSpec(q_heads=0, head_dim=8), backend="interp")
     empty = np.empty((2, 0, 5, 8), np.float32)
@@ -145,6 +151,7 @@ def test_explain_without_sizes_is_about_the_kernel():
     assert facts["run_time_values"]["softcap"] == 5.0
     assert len(facts["cache_key"]) == 64
     assert "flops" not in facts
+    assert len(facts) == len(list(facts))
     assert "backend" in str(facts)
     assert "softcap  5" in str(facts)
 
