@@ -171,7 +171,6 @@ def test_an_offset_may_be_one_number_of_any_kind(qkv):
 
 SLOPES = {"logits": lambda x, i: x + sk.Table("slopes", "float32", 1)[i.h] * sk.Scalar("gain")}
 WIDTH = {"mask": lambda i: i.k < sk.Scalar("width", "int") * sk.Table("n", "int32", 1)[i.b]}
-FLAG = {"mask": lambda i: (i.k < 3) | sk.Scalar("strict", "bool")}
 ONES = ints(1, 1, dtype=np.int32)
 # Fields of the spec, params that fit, and rows of (params given, error, where, got, remedy).
 PARAMS = [
@@ -195,10 +194,6 @@ PARAMS = [
         ({"gain": 1j}, T, "params['gain']", "1j (complex)", "one number"),
         ({"gain": np.nan}, V, "params['gain']", "nan", "in that range"),
         ({"gain": -1e39}, V, "params['gain']", "-1e+39", "in that range"),
-    ]),
-    (FLAG, {}, [
-        ({"strict": 1}, T, "params['strict']", "1", "bool(value)"),
-        ({"strict": "yes"}, T, "params['strict']", "'yes'", "bool(value)"),
     ]),
     (WIDTH, {"n": ONES}, [
         ({"width": 2.0}, T, "params['width']", "2.0 (float)", "int(value)"),
@@ -243,14 +238,6 @@ def test_a_number_of_any_real_kind_is_a_float(qkv, gain):
     expected = kernel(*qkv, params={"slopes": slopes, "gain": 2.0})
     found = kernel(*qkv, params={"slopes": slopes, "gain": gain})
     np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("kind", [bool, np.bool_], ids=["python", "numpy"])
-def test_a_flag_may_be_a_run_time_number(qkv, kind):
-    kernel = sk.compile(sk.AttentionSpec(**BASE, **FLAG), backend="interp")
-    every = sk.compile(sk.AttentionSpec(**BASE), backend="interp")(*qkv)
-    np.testing.assert_array_equal(kernel(*qkv, params={"strict": kind(True)}), every)
-    assert not np.array_equal(kernel(*qkv, params={"strict": kind(False)}), every)
 
 
 def test_proofs_are_kept_for_a_bounded_number_of_shapes(monkeypatch, qkv):

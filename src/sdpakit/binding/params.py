@@ -97,17 +97,7 @@ def _remedy(signature: Signature, name: str, candidates: Iterable[str]) -> str:
 def _bind_scalar(where: str, kind: Type, value: object, accum_dtype: str) -> int | float:
     if kind == "int":
         return integer(where, value)
-    if kind == "bool":
-        return _boolean(where, value)
     return _real(where, value, accum_dtype)
-
-
-def _boolean(where: str, value: object) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise ArgumentTypeError(
-            format_error(where, got=repr(value), allowed="True or False", fix="pass bool(value)")
-        )
-    return bool(value)
 
 
 def _real(where: str, value: object, accum_dtype: str) -> float:
