@@ -106,12 +106,13 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
     >>> sdpa.attention(q, q, q, causal=True, backend="interp").shape
     (1, 2, 4, 8)
     """
-    facts, equal = _facts_of_arrays(q, k, v, layout)
+    facts, lengths = _facts_of_arrays(q, k, v, layout)
     dense = mask is not None and not _is_symbolic(mask)
     positions = _position_masks(causal, window, align)
     has_lens = q_lens is not None or kv_lens is not None
-    if positions and align is None and (has_lens or not equal):
-        _refuse_alignment(q, k, layout, has_lens=has_lens)
+    equal = lengths[0] == lengths[1] and not has_lens
+    if positions and align is None and not equal:
+        _refuse_alignment(lengths, has_lens=has_lens)
     masks = [*positions, *([Dense() if dense else as_mask(mask)] if mask is not None else [])]
     facts |= {
         "mask": _all_of(masks),
@@ -120,11 +121,10 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
         "sinks": sinks is not None,
         "q_lens": q_lens is not None,
         "kv_lens": kv_lens is not None,
-        "equal_lens": equal and not has_lens,
+        "equal_lens": equal,
         "outputs": tuple(outputs) if isinstance(outputs, list) else outputs,
     }
-    order = backend if isinstance(backend, str) else tuple(backend)
-    kernel = _kernel(order, scale, softcap, tuple(facts.items()))
+    kernel = _find_kernel(backend, scale, softcap, tuple(facts.items()))
     return kernel(
         q,
         k,
@@ -141,6 +141,15 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
     )
 
 
+def _find_kernel(backend: Any, *key: Any) -> Kernel:
+    backend = tuple(backend) if isinstance(backend, list) else backend
+    try:
+        hash((backend, key))
+    except TypeError:  # a value that no spec takes: what is wrong with it, the spec says
+        return _kernel.__wrapped__(backend, *key)
+    return _kernel(backend, *key)
+
+
 # typed: scale=True must not find the kernel of scale=1.0, it has an error to get.
 @lru_cache(maxsize=256, typed=True)
 def _kernel(
@@ -153,8 +162,8 @@ def _kernel(
     return compile_spec(spec, backend)
 
 
-def _facts_of_arrays(q: Any, k: Any, v: Any, layout: str) -> tuple[dict[str, Any], bool]:
-    """Return the fields of the spec that the arrays decide, and whether Lq equals Lk."""
+def _facts_of_arrays(q: Any, k: Any, v: Any, layout: str) -> tuple[dict[str, Any], tuple[int, int]]:
+    """Return the fields of the spec that the arrays decide, and (Lq, Lk)."""
     found = [import_array(where, x, FLOATS) for where, x in (("q", q), ("k", k), ("v", v))]
     for where, operand in zip("qkv", found, strict=True):
         if operand.view.ndim != 4:
@@ -176,7 +185,7 @@ def _facts_of_arrays(q: Any, k: Any, v: Any, layout: str) -> tuple[dict[str, Any
         "dtype": found[0].dtype,
         "layout": layout,
     }
-    return facts, q_view.shape[length] == k_view.shape[length]
+    return facts, (q_view.shape[length], k_view.shape[length])
 
 
 def _is_symbolic(mask: object) -> bool:
@@ -229,9 +238,8 @@ def _all_of(masks: Sequence[Mask]) -> Mask | None:
     return joined
 
 
-def _refuse_alignment(q: Any, k: Any, layout: str, *, has_lens: bool) -> None:
-    length = 2 if layout == "bhsd" else 1
-    got = f"none, with q_len {q.shape[length]} and kv_len {k.shape[length]}"
+def _refuse_alignment(lengths: tuple[int, int], *, has_lens: bool) -> None:
+    got = f"none, with q_len {lengths[0]} and kv_len {lengths[1]}"
     raise ArgumentError(
         format_error(
             "align",

@@ -160,6 +160,9 @@ REFUSED = {
     "outputs": ({"outputs": ("out", "x")}, SpecError, "outputs", "'x'", ""),
     "mask of numbers": ({"mask": F32}, ArgumentTypeError, "mask", "dtype float32", "bias="),
     "bias of ints": ({"bias": np.ones(3, int)}, ArgumentTypeError, "bias", "dtype int64", "astype"),
+    "scale array": ({"scale": np.ones(1)}, SpecError, "scale", "array([1.])", "1/sqrt(head_dim)"),
+    "layout list": ({"layout": ["bhsd"]}, SpecError, "layout", "['bhsd']", "name one"),
+    "backend": ({"backend": {"interp"}}, ArgumentTypeError, "backend", "{'interp'}", "name one of"),
     "params": ({"params": {"x": 1}}, ArgumentError, "params", "unknown name 'x'", "leave 'x'"),
 }  # fmt: skip
 
@@ -168,7 +171,7 @@ REFUSED = {
 def test_contradictions_are_refused(case):
     keywords, kind, where, got, fix = REFUSED[case]
     with refuses(kind, where, got, fix):
-        attend(F32, F32, F32, **keywords)
+        sk.attention(F32, F32, F32, **{"backend": "interp"} | keywords)
 
 
 def test_a_flag_is_no_scale_even_after_one_was():
