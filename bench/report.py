@@ -111,7 +111,7 @@ def _row(entry: ResultRecord, peers: list[str]) -> list[str]:
 
 
 def _rate(rate: float | None) -> str:
-    return "no quiet sample" if rate is None else f"{rate / 1e9:.1f}"
+    return "noisy" if rate is None else f"{rate / 1e9:.1f}"
 
 
 def _faster(record: TargetRecord) -> str:

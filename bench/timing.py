@@ -21,6 +21,10 @@ FOREIGN_LIMIT = 0.15
 SLOW_SECONDS = 1.5
 SLOW_ROUNDS = 3
 
+# Where too few samples are quiet, rounds go on up to so many times their number.
+PATIENCE = 3
+ENOUGH_QUIET = 3
+
 _MAX_CALLS = 100_000
 _STAT = Path("/proc/stat")
 
@@ -85,6 +89,11 @@ class Plan:
             return list(samples)
         return [s for s in samples if s.foreign is None or s.foreign <= FOREIGN_LIMIT]
 
+    def has_enough(self, samples: Mapping[str, Sequence[Sample]]) -> bool:
+        """Say whether every call has samples that count: as many as were asked for, or a few."""
+        wanted = min(ENOUGH_QUIET, self.rounds)
+        return all(len(self.usable(own)) >= wanted for own in samples.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -113,11 +122,13 @@ def measure(calls: Mapping[str, Callable[[], object]], plan: Plan) -> dict[str, 
     counts = {name: _calibrate(call, plan.sample_seconds) for name, call in calls.items()}
     samples: dict[str, list[Sample]] = {name: [] for name in calls}
     names = list(calls)
-    for number in range(plan.rounds):
+    for number in range(PATIENCE * plan.rounds):
+        if number >= plan.rounds and plan.has_enough(samples):
+            break
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             count, seconds = counts[name]
-            if seconds < SLOW_SECONDS or number < SLOW_ROUNDS:
+            if seconds < SLOW_SECONDS or len(plan.usable(samples[name])) < SLOW_ROUNDS:
                 samples[name].append(_sample(calls[name], count, number))
     return samples
 

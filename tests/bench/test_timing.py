@@ -1,5 +1,14 @@
 import pytest
-from bench.timing import SLOW_ROUNDS, Plan, Sample, measure, paired_ratio, spread, typical_seconds
+from bench.timing import (
+    PATIENCE,
+    SLOW_ROUNDS,
+    Plan,
+    Sample,
+    measure,
+    paired_ratio,
+    spread,
+    typical_seconds,
+)
 
 
 def sample(number, cpu, wall=None, foreign=0.0):
@@ -56,3 +65,11 @@ def test_a_sample_divides_by_its_calls():
     ]
     assert found.calls > 1
     assert found.cpu * found.calls == pytest.approx(0.02, rel=0.9)
+
+
+def test_rounds_go_on_while_too_few_samples_are_quiet(monkeypatch):
+    busy = iter(range(1000))
+    monkeypatch.setattr("bench.timing._machine_seconds", lambda: (float(next(busy)), 0.0))
+    samples = measure({"call": lambda: None}, Plan(threads=2, rounds=4, sample_seconds=1e-9))
+    assert len(samples["call"]) == 4 * PATIENCE
+    assert typical_seconds(samples["call"], Plan(threads=2)) is None
