@@ -1,23 +1,24 @@
 r"""Bounds of the error of a right program, derived from the inputs (NUM-6).
 
-Inputs are exact as stored. For row i over its attended keys J (n = |J|, one more with a sink), let x
-be the logits, p the weights, m = max x, all from the reference, u the unit roundoff of accum_dtype,
-g(k) = k u / (1 - k u), and exp, tanh, weights the errors of the target's `Profile`.
+Inputs are exact as stored. For row i over its attended keys J (n = |J|, one more with a sink), let
+x be the logits, p the weights, m = max x, all from the reference, u the unit roundoff of
+accum_dtype, g(k) = k u / (1 - k u), and exp, tanh, weights the errors of the target's `Profile`.
 
 Logits. A product of D terms, scaled, is off by at most |scale| g(D + 2) sum |q_d k_jd| (Higham,
 Accuracy and Stability of Numerical Algorithms, section 3.1), or, if roundings are independent, by a
 few times |scale| u sqrt(D) max(|<q, k_j>|, sqrt(sum (q_d k_jd)^2)). A cap has slope at most
-1 - tanh^2 at the end of the interval that is nearer to 0, and adds the errors of a division, of tanh
-and of a product. The bias adds one rounding. An expression of the user carries errors forward
+1 - tanh^2 at the end of the interval that is nearer to 0, and adds the errors of a division, of
+tanh and of a product. The bias adds one rounding. An expression of the user carries errors forward
 operation by operation (`propagate`). Last comes a relative error for whatever change of base the
 program makes, 4 u |x| or 2 u |x|. The sum is e_j.
 
 Weights. exp turns e_j into a relative error expm1(e_j); its argument x - m is rounded, 2 u |x - m|,
-and so is its result: rho_j. An error of m itself cancels between numerator and denominator.
+and so is its result: r_j. Both together are rho_j = expm1(e_j) + r_j + weights. An error of m
+itself cancels between numerator and denominator, and lse moves by at most max e.
 
     hard (any order of summation)
       |out - ref| <= sum p |v| (rho + g(n)) + |ref| (sum p rho + g(n)) + u_out |ref| + tiny
-      |lse - ref| <= max e + sum p rho + g(n) + 2 u (|lse| + |m|) + 4 u |lse - m| + 2 u
+      |lse - ref| <= max e + sum p r + g(n) + 2 u (|lse| + |m|) + 4 u |lse - m| + 2 u
     sharp (independent roundings add in quadrature; lam = 4)
       acc = u sqrt(n) max(|ref|, sqrt(sum (p v)^2)),  den = sqrt(sum (p rho)^2) + u sqrt(n)
       |out - ref| <= lam (sqrt(sum (p v rho)^2) + acc + |ref| den) + u_out |ref| + tiny
@@ -31,13 +32,17 @@ dT = sum p (eps + r) (t - T) + sum p eps, so
 
       dH = - sum p eps (t - T) + sum p r (1 - t + T)
 
-where |eps| <= e, |r| <= exp + 2 u |t|. The two sums add g(n) (1 + sum p |t|), and logarithm,
-quotient and difference 4 u (|log l| + |T| + 1).
+where |eps| <= e and |r| <= r_j. The two sums add g(n) (1 + sum p |t|), and logarithm, quotient and
+difference 4 u (|log l| + |T| + 1).
 
 Sum of p^2. With S = sum e^2 / l^2: dS = 2 sum p r (p - S), where r = rho; the sums add 3 g(n) S and
 the two divisions 4 u S.
 
 The sharp forms of the last three put every sum over keys in quadrature, times lam.
+
+Where logits are so large that e is not small, all this says little, and what is known without it
+counts: `out` is a mean of the attended values (and of 0, with a sink), 0 <= H <= log n, and
+1 / n <= S <= 1, each but for the rounding of the sums.
 """
 
 from __future__ import annotations
@@ -58,8 +63,14 @@ from sdpakit.reference.forward import scope_of
 from sdpakit.reference.operands import accum_dtype
 
 # Smallest subnormal number of a dtype, and smallest normal one of an accum_dtype.
-_SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
+_SMALLEST = {
+    "float16": 2.0**-24,
+    "bfloat16": 2.0**-133,
+    "float32": 2.0**-149,
+    "float64": 2.0**-1074,
+}
 _SMALLEST_NORMAL = {"float32": 2.0**-126, "float64": 2.0**-1022}
+_LOOSE = 0.1  # relative error of a row from which on the hull of the values is looked at
 LAM = 4.0  # quadrature gives a standard deviation; a bound for thousands of elements needs four
 
 
@@ -71,10 +82,11 @@ class _Rows:
     u: float
     tiny_weight: float
     e: Array  # error of a logit
-    r: Array  # further relative error of its weight
-    rho: Array  # both together
+    r: Array  # further relative error of its weight without the sink
     p: Array  # weight in out
+    kept: Array  # its error, p rho
     own: Array  # weight without the sink
+    own_kept: Array  # its error
     sink: Array  # weight of the sink times its relative error
     n: Array
     log_l: Array
@@ -108,7 +120,7 @@ def bounds(
     """
     spec = found.operands.spec
     accum = precision or accum_dtype(spec).name
-    out_dtype = precision or spec.out_dtype or spec.dtype
+    out_dtype = precision or spec.out_dtype
     with np.errstate(all="ignore"):
         rows = _rows(found, kind, profile or Profile(), accum)
         return {
@@ -134,25 +146,36 @@ def _rows(found: Detail, kind: BoundKind, profile: Profile, accum: str) -> _Rows
         share = np.where(np.isneginf(sink), 0.0, 1.0 - found.weights.sum(axis=-1))
         argument = np.where(share > 0, np.abs(sink - top[..., 0]), 0.0)
         sink_error = share * (profile.exp * u + 2 * u * argument)
-    r = np.where(attended, profile.exp * u + _steps(kind) * u * np.abs(x - top), 0.0)
-    grown = np.expm1(e) if kind == "hard" else e
+    r, joint = (
+        np.where(attended, profile.exp * u + _steps(kind) * u * np.abs(x - largest), 0.0)
+        for largest in (m, top)
+    )
     return _Rows(
         kind=kind,
         u=u,
         tiny_weight=_SMALLEST_NORMAL[accum],
         e=e,
         r=r,
-        rho=np.where(attended, grown + r + profile.weights, 0.0),
         p=found.weights,
+        kept=_moved(found.weights, e, kind) + found.weights * (joint + profile.weights),
         own=own,
+        own_kept=_moved(own, e, kind) + own * r,
         sink=sink_error,
         n=attended.sum(axis=-1) + (sinks is not None),
         log_l=found.lse - found.max_logit,
     )
 
 
+def _moved(p: Array, e: Array, kind: BoundKind) -> Array:
+    """Return p expm1(e), or p e to first order, also where p underflows and exp(e) overflows."""
+    if kind == "sharp":
+        return p * e
+    far = np.exp(np.log(p) + e) - p
+    return np.where(p == 0.0, 0.0, np.where(e < 1.0, p * np.expm1(e), far))
+
+
 def _steps(kind: BoundKind) -> float:
-    """Roundings of x - m: two in the worst case, one on average."""
+    """Return the roundings of x - m: two in the worst case, one on average."""
     return 2.0 if kind == "hard" else 1.0
 
 
@@ -168,7 +191,8 @@ def _logit_error(found: Detail, kind: BoundKind, profile: Profile, accum: str) -
         slope = 1.0 - np.tanh(near / cap) ** 2
         e = slope * (e + 2 * u * scaled) + (profile.tanh + 2.0) * u * np.abs(found.capped)
     if ops.bias is not None:
-        e = e + u * np.abs(found.biased)
+        rounds = (found.capped != 0.0) & (ops.bias != 0.0)  # x + 0 is exact
+        e = e + np.where(rounds, u * np.abs(found.biased), 0.0)
     e = _user_error(found, e, profile, accum)
     return np.asarray(e + 2.0 * _steps(kind) * u * np.abs(found.logits))
 
@@ -224,7 +248,7 @@ def _sum_error(rows: _Rows) -> Array:
 
 def _denominator(rows: _Rows) -> Array:
     """Relative error of the denominator of `out`."""
-    terms = np.concatenate([rows.p * rows.rho, rows.sink[..., None]], axis=-1)
+    terms = np.concatenate([rows.kept, rows.sink[..., None]], axis=-1)
     return _keys(rows, terms) + _sum_error(rows)
 
 
@@ -232,30 +256,39 @@ def _out(found: Detail, rows: _Rows, out_dtype: str) -> Array:
     ops = found.operands
     size = np.nan_to_num(np.abs(ops.v), posinf=0.0)[:, ops.kv_head]
     ref = np.abs(found.out)
-    kept = rows.p * rows.rho
     if rows.kind == "hard":
-        numerator = (kept + rows.p * rows.g(rows.n)[..., None]) @ size
+        numerator = (rows.kept + rows.p * rows.g(rows.n)[..., None]) @ size
     else:
         squares = size * size
         spread = np.maximum(ref, np.sqrt((rows.p * rows.p) @ squares))
         sums = rows.u * np.sqrt(rows.n)[..., None] * spread
-        numerator = LAM * (np.sqrt((kept * kept) @ squares) + sums)
+        numerator = LAM * (np.sqrt((rows.kept * rows.kept) @ squares) + sums)
+    of_sums = numerator + ref * _denominator(rows)[..., None]
+    if rows.kept.sum(axis=-1).max(initial=0.0) > _LOOSE:
+        of_sums = np.fmin(of_sums, _hull(found, rows, size))
     # Weights below the normal range may be flushed, products and results may be subnormal.
-    tiny = rows.tiny_weight * (found.attended @ size)
-    tiny = tiny + _SMALLEST[out_dtype]
-    u_out = DTYPES[out_dtype].unit_roundoff
-    return np.asarray(numerator + ref * _denominator(rows)[..., None] + u_out * ref + tiny)
+    tiny = rows.tiny_weight * (found.attended @ size) + _SMALLEST[out_dtype]
+    return np.asarray(of_sums + DTYPES[out_dtype].unit_roundoff * ref + tiny)
 
 
-def _own_denominator(rows: _Rows) -> Array:
-    return _keys(rows, rows.own * rows.rho) + _sum_error(rows)
+def _hull(found: Detail, rows: _Rows, size: Array) -> Array:
+    """Return how far a mean of the attended values can be from the right one."""
+    ops = found.operands
+    values = np.nan_to_num(ops.v, posinf=0.0, neginf=0.0)[:, ops.kv_head]
+    far = np.abs(found.out) if ops.sinks is not None else np.zeros(found.out.shape)
+    for j in range(values.shape[2]):
+        distance = np.abs(values[:, :, None, j] - found.out)
+        far = np.where(found.attended[..., j, None], np.fmax(far, distance), far)
+    most = size.max(axis=2, initial=0.0)[:, :, None]
+    return np.asarray(far + rows.g(rows.n + 4)[..., None] * most)
 
 
 def _lse(found: Detail, rows: _Rows) -> Array:
     last = 2.0 * rows.u * (np.abs(found.lse) + np.abs(found.max_logit) + 1.0)
     if rows.kind == "hard":
         last = last + rows.e.max(axis=-1, initial=0.0) + 4.0 * rows.u * np.abs(rows.log_l)
-    return np.asarray(_own_denominator(rows) + last)
+        return np.asarray(_keys(rows, rows.own * rows.r) + _sum_error(rows) + last)
+    return np.asarray(_keys(rows, rows.own_kept) + _sum_error(rows) + last)
 
 
 def _max_logit(found: Detail, rows: _Rows) -> Array:
@@ -276,10 +309,14 @@ def _entropy(found: Detail, rows: _Rows) -> Array:
     of_sums = _sum_error(rows) * (1.0 + np.abs(mean))
     last = 4.0 * rows.u * (np.abs(rows.log_l) + np.abs(mean) + 1.0)
     flushed = rows.tiny_weight * np.abs(t).sum(axis=-1)
-    return np.asarray(of_logits + of_weights + of_sums + last + flushed)
+    most = np.maximum(found.entropy, np.log(rows.n) - found.entropy)
+    return np.asarray(np.fmin(of_logits + of_weights, most) + of_sums + last + flushed)
 
 
 def _sum_p2(found: Detail, rows: _Rows) -> Array:
     total = found.sum_p2
-    of_keys = 2.0 * _keys(rows, rows.own * rows.rho * (rows.own - total[..., None]))
-    return np.asarray(of_keys + 3.0 * _sum_error(rows) * total + 4.0 * rows.u * total)
+    of_keys = 2.0 * _keys(rows, rows.own_kept * (rows.own - total[..., None]))
+    most = np.maximum(total - 1.0 / rows.n, 1.0 - total)
+    return np.asarray(
+        np.fmin(of_keys, most) + 3.0 * _sum_error(rows) * total + 4.0 * rows.u * total
+    )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def np_dtype(name: str) -> np.dtype[Any]:
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        return cast("np.dtype[Any]", np.dtype(ml_dtypes.bfloat16))
     return np.dtype(name)
 
 
@@ -191,7 +191,7 @@ def with_strides(array: Array, *, order: str) -> Array:
     array
         A view.
     """
-    makers = {
+    makers: dict[str, Callable[[Array], Array]] = {
         "bshd": lambda x: np.ascontiguousarray(x.swapaxes(1, 2)).swapaxes(1, 2),
         "fortran": np.asfortranarray,
         "reversed": lambda x: np.ascontiguousarray(x[:, :, ::-1, ::-1])[:, :, ::-1, ::-1],

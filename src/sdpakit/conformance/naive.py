@@ -60,17 +60,13 @@ class Naive:
         """
         ops = prepare(spec, q, k, v, operands)
         rows, accum = ops.full_shape[:3], accum_dtype(spec)
-        found = {
-            name: np.empty(rows, accum) for name in ("lse", "max_logit", "entropy", "sum_p2")
-        }
+        found = {name: np.empty(rows, accum) for name in ("lse", "max_logit", "entropy", "sum_p2")}
         found["out"] = np.empty((*rows, ops.v.shape[3]), accum)
         with np.errstate(all="ignore"):
             for b in range(rows[0]):
                 for name, value in self.entry(ops, b).items():
                     found[name][b] = value
-            found["out"] = ops.to_layout(found["out"]).astype(
-                np_dtype(spec.out_dtype or spec.dtype)
-            )
+            found["out"] = ops.to_layout(found["out"]).astype(np_dtype(spec.out_dtype))
         return found
 
     def entry(self, ops: Operands, b: int) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""The rules of docs/semantics.md by id, so that cases can name them; a test holds the two together."""
+"""The rules of docs/semantics.md by id, for cases to name; a test holds the two together."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from sdpakit.dtypes import ACCUM_DTYPE
 from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def prepare(spec: AttentionSpec, q: Any, k: Any, v: Any, given: Mapping[str, Any
 
 def accum_dtype(spec: AttentionSpec) -> np.dtype[Any]:
     """Return accum_dtype of NUM-1 as a NumPy dtype."""
-    return np.dtype(spec.accum_dtype or ACCUM_DTYPE[spec.dtype])
+    return np.dtype(spec.accum_dtype)
 
 
 def as_accum(array: Any, accum: np.dtype[Any]) -> Array:
@@ -142,13 +141,11 @@ def _operand(spec: AttentionSpec, name: str, x: Any) -> Array:
 
 
 def _check_shapes(spec: AttentionSpec, q: Array, k: Array, v: Array) -> None:
-    kv_heads = spec.q_heads if spec.kv_heads is None else spec.kv_heads
-    v_head_dim = spec.head_dim if spec.v_head_dim is None else spec.v_head_dim
     batch, kv_len = q.shape[0], k.shape[2]
     expected = {
         "q": (q, (batch, spec.q_heads, q.shape[2], spec.head_dim)),
-        "k": (k, (batch, kv_heads, kv_len, spec.head_dim)),
-        "v": (v, (batch, kv_heads, kv_len, v_head_dim)),
+        "k": (k, (batch, spec.kv_heads, kv_len, spec.head_dim)),
+        "v": (v, (batch, spec.kv_heads, kv_len, spec.v_head_dim)),
     }
     for name, (array, shape) in expected.items():
         if array.shape != shape:

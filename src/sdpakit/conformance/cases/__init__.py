@@ -52,7 +52,9 @@ def cases(level: Level = "full", family: str | None = None) -> list[Case]:
         If there is no such family.
     """
     found = _by_family()
-    chosen = [case for group in found.values() for case in group] if family is None else found[family]
+    chosen = (
+        [case for group in found.values() for case in group] if family is None else found[family]
+    )
     return [case for case in chosen if level == "full" or case.level == "core"]
 
 

@@ -271,7 +271,9 @@ def _dense() -> Iterator[list[Case]]:
 
 
 def _bools(*dims: int) -> Any:
-    return lambda draw: {"mask": draw.bools(*dims) if dims != (1, 1, 1, 1) else guarded(np.ones(dims, bool))}
+    return lambda draw: {
+        "mask": draw.bools(*dims) if dims != (1, 1, 1, 1) else guarded(np.ones(dims, bool))
+    }
 
 
 def _blocks(length: int, sizes: tuple[int, ...]) -> Array:

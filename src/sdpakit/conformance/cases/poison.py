@@ -65,7 +65,7 @@ def _masked() -> list[Case]:
             "a key that one row sees and its neighbour in the tile does not",
             shape=Shape(q_heads=1, q_len=33, kv_len=33),
             spec={"mask": mask},
-            recipe=_seen_by_some(name == "documents"),
+            recipe=_seen_by_some(documents=name == "documents"),
             bound="hard",
         )
     found += make(
@@ -106,7 +106,7 @@ def _poisoned_tail(value: float) -> Any:
     return recipe
 
 
-def _seen_by_some(documents: bool) -> Any:
+def _seen_by_some(*, documents: bool) -> Any:
     def recipe(draw: Draw) -> dict[str, Any]:
         k, v = draw.k(), draw.v()
         k[:, :, 20] = np.nan

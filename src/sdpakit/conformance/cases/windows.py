@@ -31,19 +31,66 @@ def _between(shape: Shape, left: int | None, right: int | None, off: int = 0) ->
     return lambda: mean_indices(rows, shape)
 
 
+_Counted = tuple[str, tuple[int, int], tuple[Any, Any], int, str, str]
+# Name, lengths, window, offset of the position, the wrong program, who reported it.
+_COUNTED: tuple[_Counted, ...] = (
+    (
+        "left_and_own",
+        (6, 6),
+        (2, 0),
+        0,
+        "left=2 that keeps two keys, not three",
+        "huggingface/transformers#39408",
+    ),
+    (
+        "diagonal",
+        (5, 5),
+        (0, 0),
+        0,
+        "a window of 0 taken for no window",
+        "vllm-project/vllm#3385",
+    ),
+    (
+        "two_sided",
+        (7, 7),
+        (1, 2),
+        0,
+        "one side used for both",
+        "Dao-AILab/flash-attention#1116",
+    ),
+    ("left_open", (5, 5), (None, 0), 0, "None taken for 0", "Dao-AILab/flash-attention#1133"),
+    ("right_open", (5, 9), (1, None), 0, "None taken for 0", "Dao-AILab/flash-attention#2199"),
+    (
+        "right_beyond_the_keys",
+        (6, 4),
+        (0, 100),
+        0,
+        "a side clipped so that rows lose keys",
+        "Dao-AILab/flash-attention#895",
+    ),
+    (
+        "numpy_integers",
+        (5, 5),
+        (np.int32(1), np.int64(0)),
+        0,
+        "counts of NumPy types that are refused or cast",
+        "NVIDIA/numba-cuda#623",
+    ),
+    (
+        "decode",
+        (1, 10),
+        (3, 0),
+        9,
+        "a window from the start of the cache",
+        "karpathy/nanochat!456",
+    ),
+)
+
+
 def _counted() -> list[Case]:
     """Cases whose attended keys are counted by hand."""
     found: list[Case] = []
-    for name, size, window, off, catches, source in (
-        ("left_and_own", (6, 6), (2, 0), 0, "left=2 that keeps two keys, not three", "huggingface/transformers#39408"),
-        ("diagonal", (5, 5), (0, 0), 0, "a window of 0 taken for no window", "vllm-project/vllm#3385"),
-        ("two_sided", (7, 7), (1, 2), 0, "one side used for both", "Dao-AILab/flash-attention#1116"),
-        ("left_open", (5, 5), (None, 0), 0, "None taken for 0", "Dao-AILab/flash-attention#1133"),
-        ("right_open", (5, 9), (1, None), 0, "None taken for 0", "Dao-AILab/flash-attention#2199"),
-        ("right_beyond_the_keys", (6, 4), (0, 100), 0, "a side clipped so that rows lose keys", "Dao-AILab/flash-attention#895"),
-        ("numpy_integers", (5, 5), (np.int32(1), np.int64(0)), 0, "counts of NumPy types that are refused or cast", "NVIDIA/numba-cuda#623"),
-        ("decode", (1, 10), (3, 0), 9, "a window from the start of the cache", "karpathy/nanochat!456"),
-    ):  # fmt: skip
+    for name, size, window, off, catches, source in _COUNTED:
         shape = Shape(q_heads=1, q_len=size[0], kv_len=size[1])
         left, right = (None if x is None else int(x) for x in window)
         align = "bottom_right" if off else "top_left"
@@ -52,7 +99,7 @@ def _counted() -> list[Case]:
             "MASK-2",
             catches,
             shape=shape,
-            spec={"mask": Window(window[0], window[1], align)},
+            spec={"mask": Window(*window, align)},
             recipe=lambda draw: draw.flat(),
             bound="hard",
             dtypes=FOUR if name == "two_sided" else ("float32",),
