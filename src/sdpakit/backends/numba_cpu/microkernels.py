@@ -7,6 +7,7 @@ depend on which rows share the tile.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,8 +31,12 @@ def _accumulate(
     return out
 
 
-def qk_tile(e: VectorEmitter, layout: PanelLayout, k: Value, qt: Value, s: Value) -> None:
-    """Emit S[r][0:W] = sum_d K[r, d] * QT[d][0:W] for R rows.
+def qk_tile(
+    e: VectorEmitter, layout: PanelLayout, k: Value, qt: Value, s: Value, top: Sequence[Value]
+) -> list[Value]:
+    """Emit S[r][0:W] = sum_d K[r, d] * QT[d][0:W] for R rows; return `top` raised to the maximum of each column.
+
+    The maximum does not see a NaN (NUM-4). It costs next to nothing here: the stores of the products leave the arithmetic idle.
 
     Parameters
     ----------
@@ -41,6 +46,8 @@ def qk_tile(e: VectorEmitter, layout: PanelLayout, k: Value, qt: Value, s: Value
         Packed queries [D][W].
     s : pointer
         Where the R rows of W products go.
+    top : sequence of vectors
+        Maximum of each column so far, no NaN.
     """
     rows, vectors = layout.rows, layout.vectors
     vector_bytes = layout.lanes * layout.esz
@@ -48,7 +55,8 @@ def qk_tile(e: VectorEmitter, layout: PanelLayout, k: Value, qt: Value, s: Value
     def step(acc: list[Value], k_at: Value, qt_at: Value, d: int) -> list[Value]:
         panel = [e.load(e.offset(qt_at, (d * vectors + v) * vector_bytes)) for v in range(vectors)]
         scalars = [
-            e.load(e.offset(k_at, r * layout.k_row_bytes + d * layout.esz), e.S) for r in range(rows)
+            e.load(e.offset(k_at, r * layout.k_row_bytes + d * layout.esz), e.S)
+            for r in range(rows)
         ]
         return _accumulate(e, acc, scalars, panel)
 
@@ -56,7 +64,11 @@ def qk_tile(e: VectorEmitter, layout: PanelLayout, k: Value, qt: Value, s: Value
         k_at, qt_at, acc = carried[0], carried[1], carried[2:]
         for d in range(QK_UNROLL):
             acc = step(acc, k_at, qt_at, d)
-        return [e.offset(k_at, QK_UNROLL * layout.esz), e.offset(qt_at, QK_UNROLL * layout.row_bytes), *acc]
+        return [
+            e.offset(k_at, QK_UNROLL * layout.esz),
+            e.offset(qt_at, QK_UNROLL * layout.row_bytes),
+            *acc,
+        ]
 
     blocks, rest = divmod(layout.head_dim, QK_UNROLL)
     carried = [k, qt, *[e.const(0.0)] * (rows * vectors)]
@@ -69,6 +81,15 @@ def qk_tile(e: VectorEmitter, layout: PanelLayout, k: Value, qt: Value, s: Value
         acc = step(acc, k_at, qt_at, d)
     for i, value in enumerate(acc):
         e.store(value, e.offset(s, i * vector_bytes))
+    return [_column_max(e, acc[v::vectors], top[v]) for v in range(vectors)]
+
+
+def _column_max(e: VectorEmitter, values: Sequence[Value], top: Value) -> Value:
+    """Return the maximum of `top`, which is no NaN, and of the values that are no NaN: two chains, then one."""
+    chains = [top, e.const(-math.inf)]
+    for r, value in enumerate(values):
+        chains[r % 2] = e.max_seen(value, chains[r % 2])
+    return e.max_seen(chains[1], chains[0])
 
 
 def pv_tile(
@@ -111,7 +132,11 @@ def pv_tile(
             v_at, p_at, acc = carried[0], carried[1], carried[2:]
             for j in range(count):
                 acc = step(acc, v_at, p_at, j)
-            return [e.offset(v_at, count * size * layout.esz), e.offset(p_at, count * layout.row_bytes), *acc]
+            return [
+                e.offset(v_at, count * size * layout.esz),
+                e.offset(p_at, count * layout.row_bytes),
+                *acc,
+            ]
 
         return body
 
@@ -125,7 +150,9 @@ def pv_tile(
     carried = [v, p, *acc]
     if unroll > 1:
         carried = e.loop(e.b.sdiv(n, e.c(unroll)), keys(unroll), carried, name)
-    carried = e.loop(e.b.srem(n, e.c(unroll)) if unroll > 1 else n, keys(1), carried, f"{name}.rest")
+    carried = e.loop(
+        e.b.srem(n, e.c(unroll)) if unroll > 1 else n, keys(1), carried, f"{name}.rest"
+    )
     for i, value in enumerate(carried[2:]):
         e.store(value, e.offset(out, i * vector_bytes))
 
@@ -135,7 +162,10 @@ def _accumulate_guarded(
 ) -> list[Value]:
     """As `_accumulate`, with 0 for the broadcast in lanes whose weight has the bits of -0.0."""
     bits = 8 * e.esz
-    absent = [e.icmp("==", e.b.bitcast(x, e.IV(bits)), e.iconst(-(1 << (bits - 1)), bits)) for x in vectors]
+    absent = [
+        e.icmp("==", e.b.bitcast(x, e.IV(bits)), e.iconst(-(1 << (bits - 1)), bits))
+        for x in vectors
+    ]
     out = []
     for r, scalar in enumerate(broadcasts):
         x = e.splat(scalar)

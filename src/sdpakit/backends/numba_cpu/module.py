@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -10,6 +10,7 @@ from llvmlite import ir
 from sdpakit.backends.numba_cpu import packing
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.panel import LogitFn, MaskFn, Pairs, PanelStep, declare_step
+from sdpakit.backends.numba_cpu.staging import Staged
 
 # Part of the key of cached objects, together with the IR text.
 GENERATOR_VERSION = 1
@@ -20,6 +21,7 @@ def emit_module(
     logit: LogitFn | None = None,
     mask: MaskFn | None = None,
     int_bits: int = 32,
+    staged: Sequence[Staged] = (),
     extend: Callable[[Any], None] | None = None,
     comment: str = "",
 ) -> str:
@@ -29,7 +31,7 @@ def emit_module(
     ----------
     layout : PanelLayout
         Sizes, dtypes, ISA.
-    logit, mask, int_bits
+    logit, mask, int_bits, staged
         See `panel.Pairs`.
     extend : callable or None
         Called with the llvmlite module to add functions of its own.
@@ -46,7 +48,7 @@ def emit_module(
     packing.emit_pack_q(module, layout)
     packing.emit_pack_k(module, layout)
     packing.emit_pack_v(module, layout)
-    PanelStep(declare_step(module), layout, Pairs(logit, mask, int_bits)).emit()
+    PanelStep(declare_step(module), layout, Pairs(logit, mask, int_bits, staged)).emit()
     packing.emit_unpack_o(module, layout)
     if extend is not None:
         extend(module)

@@ -15,9 +15,19 @@ from llvmlite import ir
 
 from sdpakit.backends.numba_cpu import storage, vecmath
 from sdpakit.backends.numba_cpu.layout import PanelLayout
-from sdpakit.backends.numba_cpu.vector import I64, VectorEmitter, declare
+from sdpakit.backends.numba_cpu.vector import I64, VectorEmitter
 
 Value = Any
+
+
+def _powers_of_two(count: int) -> list[tuple[int, int]]:
+    """Return (start, size) of pieces that make up `count`, sizes falling powers of two."""
+    pieces, start = [], 0
+    while start < count:
+        size = 1 << ((count - start).bit_length() - 1)
+        pieces.append((start, size))
+        start += size
+    return pieces
 
 
 class Packer:
@@ -38,7 +48,12 @@ class Packer:
     """
 
     def __init__(
-        self, module: Any, layout: PanelLayout, name: str, arguments: Sequence[str], returns: bool = False
+        self,
+        module: Any,
+        layout: PanelLayout,
+        name: str,
+        arguments: Sequence[str],
+        returns: bool = False,
     ) -> None:
         result = I64 if returns else ir.VoidType()
         function = ir.Function(module, ir.FunctionType(result, [I64] * len(arguments)), name)
@@ -47,37 +62,37 @@ class Packer:
             value.name = text
         self.arg: dict[str, Value] = dict(zip(arguments, function.args, strict=True))
         self.layout = layout
-        self.e = VectorEmitter(ir.IRBuilder(function.append_basic_block("entry")), layout.isa, layout.element)
+        self.e = VectorEmitter(
+            ir.IRBuilder(function.append_basic_block("entry")), layout.isa, layout.element
+        )
 
     # --- memory of the caller ---
 
     def load_lanes(self, address: Value, count: int, dtype: str) -> Value:
         """Load `count` adjacent stored elements as a vector of compute elements, zeros behind them."""
-        e, kind = self.e, ir.VectorType(storage.raw_type(dtype), self.e.w)
+        e, kind = self.e, storage.raw_type(dtype)
         if count == e.w:
-            raw = e.load(address, kind, align=1)
-        else:
-            raw = self._masked("load", kind, [e.pointer(address), self._first(count), ir.Constant(kind, None)])
+            return storage.decode(e, e.load(address, ir.VectorType(kind, e.w), align=1), dtype)
+        raw = ir.Constant(ir.VectorType(kind, e.w), None)
+        for start, size in _powers_of_two(count):
+            source = e.offset(address, start * storage.itemsize(dtype))
+            piece = e.load(source, ir.VectorType(kind, size), align=1)
+            wide = e.shuffle(piece, piece, [min(lane, size - 1) for lane in range(e.w)])
+            inside = range(start, start + size)
+            lanes = [e.w + lane - start if lane in inside else lane for lane in range(e.w)]
+            raw = e.shuffle(raw, wide, lanes)
         return storage.decode(e, raw, dtype)
 
     def store_lanes(self, value: Value, address: Value, count: int, dtype: str) -> None:
-        """Store the first `count` lanes, rounded to a stored dtype, to adjacent elements."""
-        raw = storage.encode(self.e, value, dtype)
-        if count == self.e.w:
-            self.e.store(raw, address, align=1)
-        else:
-            self._masked("store", raw.type, [raw, self.e.pointer(address), self._first(count)])
+        """Store the first `count` lanes, rounded to a stored dtype, to adjacent elements.
 
-    def _first(self, count: int) -> Value:
-        return ir.Constant(self.e.IV(1), [int(lane < count) for lane in range(self.e.w)])
-
-    def _masked(self, what: str, kind: Any, arguments: list[Value]) -> Value:
-        """Call llvm.masked.load or llvm.masked.store with the alignment of a byte."""
-        b = self.e.b
-        suffix = f"v{kind.count}{storage.suffix(kind.element)}.p0"
-        result = kind if what == "load" else ir.VoidType()
-        function = declare(b.module, f"llvm.masked.{what}.{suffix}", result, [a.type for a in arguments])
-        return b.call(function, arguments)
+        In pieces of whole powers of two: a masked store costs more, and LLVM 22 writes past the first lane for some of
+        those of 16-bit elements.
+        """
+        e, raw = self.e, storage.encode(self.e, value, dtype)
+        for start, size in _powers_of_two(count):
+            piece = raw if size == e.w else e.shuffle(raw, raw, range(start, start + size))
+            e.store(piece, e.offset(address, start * storage.itemsize(dtype)), align=1)
 
     def load_one(self, address: Value) -> Value:
         """Load one stored element as a scalar of the compute element."""
@@ -161,7 +176,9 @@ def emit_pack_q(module: Any, layout: PanelLayout) -> None:
         def one(d: Value, lane: Value) -> None:
             row = e.imin(lane, last)
             x = p.load_one(p.at(arg["src"], (row, arg["row_stride"]), (d, arg["el_stride"])))
-            value = e.select(e.icmp("<", lane, arg["rows"]), e.mul(x, scalar), ir.Constant(e.S, 0.0))
+            value = e.select(
+                e.icmp("<", lane, arg["rows"]), e.mul(x, scalar), ir.Constant(e.S, 0.0)
+            )
             e.store(value, p.at(arg["qt"], (d, layout.row_bytes), (lane, e.esz)))
 
         p.each(

@@ -2,6 +2,7 @@
 
 Phases, each a loop over the rows (keys) of the tile:
 
+0. stage   dense tables [.., q, k], transposed
 1. qk      S[j][:] = <q, k_j> in register tiles
 2. logits  the logit expression, the mask (select, never multiply: MASK-3), maximum of each column
 3. stats   new running maximum m, a whole number in log2 units, and alpha = 2**(m_old - m_new), an exact power of two
@@ -15,6 +16,7 @@ stay finite (MASK-5); m is a multiple of 1/4 there.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,13 +28,29 @@ from sdpakit.backends.numba_cpu import abi, vecmath
 from sdpakit.backends.numba_cpu.context import SLOT_SCALE
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.microkernels import pv_tile, qk_tile
+from sdpakit.backends.numba_cpu.staging import Staged, StagingLoop, read
 from sdpakit.backends.numba_cpu.vector import I64, Lanes, VectorEmitter
 
 Value = Any
 LogitFn = Callable[[Lanes, Value], Value]
 MaskFn = Callable[[Lanes], Value]
 
-STEP_ARGUMENTS = ("ctx", "kt", "vt", "n", "j0", "flags", "qt", "ot", "p", "st", "b", "h", "i0", "nq")
+STEP_ARGUMENTS = (
+    "ctx",
+    "kt",
+    "vt",
+    "n",
+    "j0",
+    "flags",
+    "qt",
+    "ot",
+    "p",
+    "st",
+    "b",
+    "h",
+    "i0",
+    "nq",
+)
 QUARTER = math.log2(math.e) / 4
 FAR = -1000.0  # below every t with a non-zero weight; keeps 0 * t finite in the entropy sum
 
@@ -49,11 +67,14 @@ class Pairs:
         lanes -> <w x i1>, True = may attend; None = every pair, no tile is PARTIAL.
     int_bits : int
         Width of integer lanes, 32 or 64.
+    staged : sequence of Staged
+        Dense tables that `Lanes.dense` reads, in the order of `PanelLayout.dense`.
     """
 
     logit: LogitFn | None = None
     mask: MaskFn | None = None
     int_bits: int = 32
+    staged: Sequence[Staged] = ()
 
 
 class PanelStep:
@@ -62,10 +83,13 @@ class PanelStep:
     def __init__(self, function: Any, layout: PanelLayout, pairs: Pairs) -> None:
         self.layout = layout
         self.pairs = pairs
-        self.e = VectorEmitter(ir.IRBuilder(function.append_basic_block("entry")), layout.isa, layout.element)
+        self.e = VectorEmitter(
+            ir.IRBuilder(function.append_basic_block("entry")), layout.isa, layout.element
+        )
         for argument, name in zip(function.args, STEP_ARGUMENTS, strict=True):
             argument.name = name
         self.arg: dict[str, Value] = dict(zip(STEP_ARGUMENTS, function.args, strict=True))
+        self._mantissa = 23 if layout.element == "float32" else 52
         self.unroll = 4 if layout.rows % 4 == 0 else 2
 
     # --- addresses ---
@@ -96,12 +120,18 @@ class PanelStep:
         self.blocks = b.sdiv(e.iadd(n, e.c(self.unroll - 1)), e.c(self.unroll))
         flag = b.and_(self.arg["flags"], e.c(abi.FLAG_PARTIAL))
         self.partial = e.icmp("!=", flag, e.c(0))
+        self._stage()
         b.comment("phase 1: S = K Q^T, raw products")
-        self._qk(groups)
-        self._clear_rows(n, e.imul(groups, rows))
-        b.comment("phase 2: logits, mask (MASK-3: select), column maximum; a NaN does not enter it (NUM-4)")
+        self.top = self._qk(groups)
+        self.padded = e.imul(groups, rows)
+        self._clear_rows(n, self.padded)
+        b.comment(
+            "phase 2: logits, mask (MASK-3: select), column maximum; a NaN does not enter it (NUM-4)"
+        )
         top = self._logits(n)
-        b.comment("phase 3: running maximum m stays -inf until a key is seen (NUM-2); alpha is a power of two")
+        b.comment(
+            "phase 3: running maximum m stays -inf until a key is seen (NUM-2); alpha is a power of two"
+        )
         self._statistics(top)
         b.comment("phase 4: P = 2**(logit - m) and its sums; -0.0 marks an absent pair")
         self._exp_phase()
@@ -118,16 +148,29 @@ class PanelStep:
         self.arg["n"] = e.isub(self.arg["n"], first)
         self.arg["j0"] = e.iadd(self.arg["j0"], first)
 
-    def _qk(self, groups: Value) -> None:
+    def _stage(self) -> None:
+        """Emit phase 0: staged tables, those of the mask only for a PARTIAL tile."""
+        for k, table in enumerate(self.pairs.staged):
+            self.e.b.comment(f"phase 0: stage table {k} ({table.dtype})")
+            tile = self.e.iadd(self.arg["p"], self.e.c((k + 1) * self.layout.tile_bytes))
+            loop = functools.partial(StagingLoop, self.e, self.layout, table, self.arg, tile)
+            if table.for_mask:
+                with self.e.b.if_then(self.partial):
+                    loop().emit()
+            else:
+                loop().emit()
+
+    def _qk(self, groups: Value) -> list[Value]:
+        """Emit the products and return the maximum of each column over all rows, pad rows included."""
         e, layout = self.e, self.layout
 
-        def body(g: Value, _: list[Value]) -> Sequence[Value]:
+        def body(g: Value, top: list[Value]) -> Sequence[Value]:
             k = e.offset(self.arg["kt"], e.imul(g, e.c(layout.rows * layout.k_row_bytes)))
             s = e.offset(self.arg["p"], e.imul(g, e.c(layout.rows * layout.row_bytes)))
-            qk_tile(e, layout, k, e.pointer(self.arg["qt"]), s)
-            return ()
+            return qk_tile(e, layout, k, e.pointer(self.arg["qt"]), s, top)
 
-        e.loop(groups, body, (), "phase.qk", guard=False)
+        lowest = [e.const(-math.inf)] * layout.vectors
+        return e.loop(groups, body, lowest, "phase.qk", guard=False)
 
     def _clear_rows(self, start: Value, stop: Value) -> None:
         """Make the products of rows past the last key absent."""
@@ -145,20 +188,31 @@ class PanelStep:
 
     def _logits(self, n: Value) -> list[Value]:
         """Emit the logits and return the maximum of each column."""
-        masked = self.pairs.mask is not None
-        if not masked:
+        if self.pairs.mask is None:
+            return self._full_rows(n)
+        return self.branch(
+            self.partial, lambda: self._logit_rows(n, True), lambda: self._full_rows(n), "logits"
+        )
+
+    def _full_rows(self, n: Value) -> list[Value]:
+        """Emit the logits of a tile without mask; plain ones need a pass only if pad rows spoilt the maximum."""
+        if self.pairs.logit is not None:
             return self._logit_rows(n, False)
-        full = lambda: self._logit_rows(n, False)  # noqa: E731
-        return self.branch(self.partial, lambda: self._logit_rows(n, True), full, "logits")
+        ragged = self.e.icmp("!=", n, self.padded)
+        return self.branch(ragged, self._max_rows, lambda: self.top, "top")
 
     def branch(
-        self, condition: Value, then: Callable[[], Sequence[Value]], other: Callable[[], Sequence[Value]], name: str
+        self,
+        condition: Value,
+        then: Callable[[], Sequence[Value]],
+        other: Callable[[], Sequence[Value]],
+        name: str,
     ) -> list[Value]:
         """Emit if/else and return the values of the side taken."""
         b = self.e.b
         with b.if_else(condition) as (on_true, on_false):
             with on_true:
-                a_values, a_block = list(then()), b.block
+                a_values = list(then())
                 a_block = b.block
             with on_false:
                 b_values = list(other())
@@ -175,14 +229,15 @@ class PanelStep:
         """Emit the pass over the rows: logits and mask in place, column maxima as the result."""
         e, vectors = self.e, self.layout.vectors
         lowest = [e.const(-math.inf)] * vectors
-        if self.pairs.logit is None and not masked:
-            return self._max_rows(lowest)
         queries = [self._query_lanes(v) for v in range(vectors)]
 
         def body(i: Value, top: list[Value]) -> Sequence[Value]:
             row, j = self.row(self.arg["p"], i), e.iadd(self.arg["j0"], i)
             return [
-                e.max_seen(self._pair(self.vector(row, v), self._lanes(v, queries[v], i, j), masked), top[v])
+                e.max_seen(
+                    self._pair(self.vector(row, v), self._lanes(v, queries[v], i, j), masked),
+                    top[v],
+                )
                 for v in range(vectors)
             ]
 
@@ -200,9 +255,10 @@ class PanelStep:
         e.store(value, address)
         return value
 
-    def _max_rows(self, lowest: list[Value]) -> list[Value]:
+    def _max_rows(self) -> list[Value]:
         """Emit the column maximum alone; rows past the last key hold -inf."""
         e, vectors = self.e, self.layout.vectors
+        lowest = [e.const(-math.inf)] * vectors
 
         def body(i: Value, top: list[Value]) -> Sequence[Value]:
             row = self.row(self.arg["p"], e.imul(i, e.c(self.unroll)))
@@ -228,7 +284,7 @@ class PanelStep:
 
         def dense(k: int) -> Value:
             tile = self.e.offset(arg["p"], (k + 1) * layout.tile_bytes)
-            return self.e.load(self.vector(self.row(tile, i), v))
+            return read(self.e, self.pairs.staged[k], self.vector(self.row(tile, i), v))
 
         return Lanes(self.e, v, q, j, arg["b"], arg["h"], arg["ctx"], self.pairs.int_bits, dense)
 
@@ -237,8 +293,12 @@ class PanelStep:
     def _statistics(self, top: Sequence[Value]) -> None:
         """Emit the new maxima and the rescaling of l (and of the sums for entropy and sum_p2)."""
         e = self.e
-        self.scale = e.splat(e.load_ctx_float(self.arg["ctx"], SLOT_SCALE)) if self.pairs.logit is None else None
-        self.base: list[Value] = []
+        scale = (
+            e.splat(e.load_ctx_float(self.arg["ctx"], SLOT_SCALE))
+            if self.pairs.logit is None
+            else None
+        )
+        self.scale, self.base, self.factor = scale, [], []
         for v, column in enumerate(top):
             old = e.load(self.stat("m", v))
             e.store(e.max_seen(column, e.load(self.stat("tmax", v))), self.stat("tmax", v))
@@ -249,6 +309,31 @@ class PanelStep:
             e.store(alpha, self.stat("alpha", v))
             self._rescale(v, alpha, self._in_log2(e.sub(self._guarded(old), base)))
             self.base.append(base)
+        if scale is not None:
+            self._scale_huge(scale)
+
+    def _scale_huge(self, scale: Value) -> None:
+        """Scale the rows of lanes with huge logits ahead, so that their t = S * c - m is a difference of rounded numbers.
+
+        m is rounded, S * c inside a multiply-add is not: above the whole numbers of the element their difference could
+        be anything up to a last place of m. Each lane decides for itself, so its bits do not depend on its neighbours.
+        """
+        e, b = self.e, self.e.b
+        limit, one = e.const(2.0 ** (self._mantissa - 1)), e.const(1.0)
+        huge = [b.fcmp_ordered(">=", e.abs(base), limit) for base in self.base]
+        self.factor = [e.select(h, one, scale) for h in huge]
+        any_lane = functools.reduce(e.or_, huge)
+        lanes = b.bitcast(any_lane, ir.IntType(e.w))
+        with b.if_then(b.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0)), likely=False):
+            ahead = [e.select(h, scale, one) for h in huge]
+
+            def body(i: Value, _: list[Value]) -> Sequence[Value]:
+                for v, factor in enumerate(ahead):
+                    address = self.vector(self.row(self.arg["p"], i), v)
+                    e.store(e.mul(e.load(address), factor), address)
+                return ()
+
+            e.loop(self.padded, body, (), "scale.huge", guard=False)
 
     def _in_log2(self, x: Value) -> Value:
         """Return a difference of maxima in log2 units."""
@@ -259,9 +344,8 @@ class PanelStep:
         e = self.e
         if self.scale is not None:
             return e.ceil(e.mul(column, self.scale))
-        mantissa = 23 if e.element == "float32" else 52
         rounded = e.mul(e.ceil(e.mul(column, e.const(4.0))), e.const(0.25))
-        small = e.b.fcmp_ordered("<", e.abs(column), e.const(2.0 ** (mantissa - 2)))
+        small = e.b.fcmp_ordered("<", e.abs(column), e.const(2.0 ** (self._mantissa - 2)))
         return e.select(small, rounded, column)  # larger values are multiples of 1/4 already
 
     def _guarded(self, m: Value) -> Value:
@@ -295,7 +379,9 @@ class PanelStep:
             sums = self._exp_rows(self.pairs.logit is not None, len(names))
         else:
             partial = lambda: self._exp_rows(True, len(names))  # noqa: E731
-            sums = self.branch(self.partial, partial, lambda: self._exp_rows(False, len(names)), "sums")
+            sums = self.branch(
+                self.partial, partial, lambda: self._exp_rows(False, len(names)), "sums"
+            )
         for k, name in enumerate(names):
             for v in range(layout.vectors):
                 address = self.stat(name, v)
@@ -303,20 +389,28 @@ class PanelStep:
 
     def _exp_rows(self, marked: bool, sums: int) -> list[Value]:
         """Emit the pass that turns logits into weights; returns the sums of p (and p*t, p*p) by vector."""
-        e, vectors = self.e, self.layout.vectors
+        vectors = range(self.layout.vectors)
+        if self.layout.isa.registers >= 32:
+            return self._exp_columns(list(vectors), marked, sums)
+        # With 16 registers the constants of one vector fill the file: one pass for each vector of a row.
+        columns = [self._exp_columns([v], marked, sums) for v in vectors]
+        return [columns[v][k] for k in range(sums) for v in vectors]
+
+    def _exp_columns(self, columns: Sequence[int], marked: bool, sums: int) -> list[Value]:
+        """Emit one pass over all rows of some vectors; returns their sums, by kind, then by vector."""
+        e, count = self.e, len(columns)
 
         def body(i: Value, acc: list[Value]) -> Sequence[Value]:
             block = self.row(self.arg["p"], e.imul(i, e.c(self.unroll)))
             new = list(acc)
             for u in range(self.unroll):
-                for v in range(vectors):
-                    address = self.vector(self.row(block, u), v)
-                    terms = self._weight(address, v, marked)[:sums]
+                for c, v in enumerate(columns):
+                    terms = self._weight(self.vector(self.row(block, u), v), v, marked)[:sums]
                     for k, term in enumerate(terms):
-                        new[k * vectors + v] = e.add(new[k * vectors + v], term)
+                        new[k * count + c] = e.add(new[k * count + c], term)
             return new
 
-        zero = [e.const(0.0)] * (vectors * sums)
+        zero = [e.const(0.0)] * (count * sums)
         name = "phase.exp.partial" if marked else "phase.exp.full"
         return e.loop(self.blocks, body, zero, name, guard=False)
 
@@ -325,7 +419,7 @@ class PanelStep:
         e = self.e
         s = e.load(address)
         if self.scale is not None:
-            t = e.fma(s, self.scale, e.neg(self.base[v]))
+            t = e.fma(s, self.factor[v], e.neg(self.base[v]))
         else:
             t = e.mul(e.sub(s, self.base[v]), e.const(4.0))
         weight = vecmath.exp2_weight(e, t)
@@ -364,7 +458,9 @@ class PanelStep:
             count = sum(group[1] == size for group in groups)
             self._pv_groups(n, size, count, d0, start, guarded)
 
-    def _pv_groups(self, n: Value, size: int, count: int, d0: int, start: int, guarded: bool) -> None:
+    def _pv_groups(
+        self, n: Value, size: int, count: int, d0: int, start: int, guarded: bool
+    ) -> None:
         e, layout = self.e, self.layout
         skipped = e.imul(self.first, e.c(size * layout.esz))
         v_start = e.iadd(e.iadd(self.arg["vt"], e.c(start)), skipped)

@@ -149,8 +149,3 @@ def _float_to_half_bits(e: VectorEmitter, x: Value) -> Value:
 def itemsize(dtype: str) -> int:
     """Return the bytes of a stored element."""
     return DTYPES[dtype].itemsize
-
-
-def suffix(kind: Any) -> str:
-    """Return the name of a scalar type inside the name of an intrinsic."""
-    return {F32: "f32", F64: "f64"}.get(kind) or f"i{kind.width}"

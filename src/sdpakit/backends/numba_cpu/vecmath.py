@@ -19,17 +19,51 @@ Value = Any
 
 # 2**f, minimax in relative error (Remez exchange in 60 digits, then rounded; the float32 one on [-1/2, 1/2] by Lawson
 # iteration), constant term held at 1 for float32. float32: 9.2e-8 on [-1/2, 1/2], 8.3e-8 on [0, 1]; float64: 3.1e-18 on either.
-_EXP2_F32_CENTRED = ("0x1p0", "0x1.62e42ap-1", "0x1.ebf9bcp-3", "0x1.c6b752p-5", "0x1.3cea88p-7", "0x1.5bba14p-10")
-_EXP2_F32_UNIT = ("0x1p0", "0x1.62e4bap-1", "0x1.ebdb56p-3", "0x1.c91ce6p-5", "0x1.277856p-7", "0x1.e974f8p-10")
+_EXP2_F32_CENTRED = (
+    "0x1p0",
+    "0x1.62e42ap-1",
+    "0x1.ebf9bcp-3",
+    "0x1.c6b752p-5",
+    "0x1.3cea88p-7",
+    "0x1.5bba14p-10",
+)
+_EXP2_F32_UNIT = (
+    "0x1p0",
+    "0x1.62e4bap-1",
+    "0x1.ebdb56p-3",
+    "0x1.c91ce6p-5",
+    "0x1.277856p-7",
+    "0x1.e974f8p-10",
+)
 _EXP2_F64_CENTRED = (
     *("0x1p0", "0x1.62e42fefa39efp-1", "0x1.ebfbdff82c5adp-3", "0x1.c6b08d7049fd1p-5"),
-    *("0x1.3b2ab6fb9f413p-7", "0x1.5d87fe78cf266p-10", "0x1.43091310bf674p-13", "0x1.ffcbfba7bab7dp-17"),
-    *("0x1.62bfc3c1d1920p-20", "0x1.b5267886c0d3bp-24", "0x1.e620fb67a9db6p-28", "0x1.e7aa1633dda4ap-32"),
+    *(
+        "0x1.3b2ab6fb9f413p-7",
+        "0x1.5d87fe78cf266p-10",
+        "0x1.43091310bf674p-13",
+        "0x1.ffcbfba7bab7dp-17",
+    ),
+    *(
+        "0x1.62bfc3c1d1920p-20",
+        "0x1.b5267886c0d3bp-24",
+        "0x1.e620fb67a9db6p-28",
+        "0x1.e7aa1633dda4ap-32",
+    ),
 )
 _EXP2_F64_UNIT = (
     *("0x1p0", "0x1.62e42fefa39f8p-1", "0x1.ebfbdff82bf15p-3", "0x1.c6b08d7069589p-5"),
-    *("0x1.3b2ab6f6c95a7p-7", "0x1.5d87ff5b37645p-10", "0x1.4308f8ee09038p-13", "0x1.ffcfe8155b0c9p-17"),
-    *("0x1.628e03af0a0d6p-20", "0x1.b86cf409e307fp-24", "0x1.c26b376f609fcp-28", "0x1.58d4afa47a76ap-31"),
+    *(
+        "0x1.3b2ab6f6c95a7p-7",
+        "0x1.5d87ff5b37645p-10",
+        "0x1.4308f8ee09038p-13",
+        "0x1.ffcfe8155b0c9p-17",
+    ),
+    *(
+        "0x1.628e03af0a0d6p-20",
+        "0x1.b86cf409e307fp-24",
+        "0x1.c26b376f609fcp-28",
+        "0x1.58d4afa47a76ap-31",
+    ),
 )
 
 
@@ -43,7 +77,9 @@ class _Format:
         self.magic = 1.5 * 2.0**self.mantissa
         self.ln2_high = 6.93147180369123816490e-01 if double else 6.9314575195e-01
         self.ln2_low = 1.90821492927058770002e-10 if double else 1.4286067653e-06
-        self.exp_terms = 13 if double else 7  # 0.347**(n+1) / (n+1)! below half a unit in the last place
+        self.exp_terms = (
+            13 if double else 7
+        )  # 0.347**(n+1) / (n+1)! below half a unit in the last place
         self.log_terms = 10 if double else 5  # 0.0295**n / (2n+1), the same
         self.tanh_one = 20.0 if double else 10.0  # tanh rounds to 1 from here on
 
@@ -52,7 +88,11 @@ _FORMATS = {"float32": _Format(False), "float64": _Format(True)}
 
 
 def _integers(x: Value, bits: int) -> Any:
-    return ir.VectorType(ir.IntType(bits), x.type.count) if isinstance(x.type, ir.VectorType) else ir.IntType(bits)
+    return (
+        ir.VectorType(ir.IntType(bits), x.type.count)
+        if isinstance(x.type, ir.VectorType)
+        else ir.IntType(bits)
+    )
 
 
 def _k(kind: Any, number: float | int) -> Value:
@@ -132,7 +172,9 @@ def _expm1_parts(e: VectorEmitter, x: Value) -> tuple[Value, Value]:
     f = _FORMATS[e.element]
     magic = _k(x.type, f.magic)
     n = e.sub(e.add(e.mul(x, _k(x.type, 1 / math.log(2))), magic), magic)
-    r = e.sub(x, e.mul(n, _k(x.type, f.ln2_high)))  # exact: the high part has zeros where n has bits
+    r = e.sub(
+        x, e.mul(n, _k(x.type, f.ln2_high))
+    )  # exact: the high part has zeros where n has bits
     r = e.sub(r, e.mul(n, _k(x.type, f.ln2_low)))
     tail = polynomial(e, r, [1 / math.factorial(k) for k in range(2, f.exp_terms + 1)])
     return n, e.fma(e.mul(r, r), tail, r)
@@ -148,7 +190,9 @@ def exp(e: VectorEmitter, x: Value) -> Value:
     clamped = e.select(e.b.fcmp_ordered(">", clamped, _k(x.type, high)), _k(x.type, high), clamped)
     n, q = _expm1_parts(e, clamped)
     magic = _k(x.type, f.magic + f.bias)
-    half = e.floor(e.mul(n, _k(x.type, 0.5)))  # 2**n in two factors: it may be out of range where the result is not
+    half = e.floor(
+        e.mul(n, _k(x.type, 0.5))
+    )  # 2**n in two factors: it may be out of range where the result is not
     scaled = e.mul(e.add(q, _k(x.type, 1.0)), _power_of_two(e, e.add(half, magic)))
     return e.mul(scaled, _power_of_two(e, e.add(e.sub(n, half), magic)))
 
@@ -231,9 +275,19 @@ def _transpose_in_lanes(e: VectorEmitter, rows: Sequence[Value]) -> list[Value]:
     """Transpose 2 x 2 float64 or 4 x 4 float32 blocks inside each 128-bit lane."""
     starts = range(0, e.w, 16 // e.esz)
     if e.esz == 8:
-        return [e.shuffle(rows[0], rows[1], [x for s in starts for x in (s + c, e.w + s + c)]) for c in (0, 1)]
+        return [
+            e.shuffle(rows[0], rows[1], [x for s in starts for x in (s + c, e.w + s + c)])
+            for c in (0, 1)
+        ]
     pairs = [
-        [e.shuffle(rows[r], rows[r + 1], [x for s in starts for c in (h, h + 1) for x in (s + c, e.w + s + c)]) for h in (0, 2)]
+        [
+            e.shuffle(
+                rows[r],
+                rows[r + 1],
+                [x for s in starts for c in (h, h + 1) for x in (s + c, e.w + s + c)],
+            )
+            for h in (0, 2)
+        ]
         for r in (0, 2)
     ]
     out = []
@@ -250,7 +304,11 @@ def _exchange_lanes(e: VectorEmitter, vectors: Sequence[Value], per_lane: int) -
         return list(vectors)
     parts = []
     for parity in (0, 1):
-        wanted = [x for s in range(parity * per_lane, 2 * e.w, 2 * per_lane) for x in range(s, s + per_lane)]
+        wanted = [
+            x
+            for s in range(parity * per_lane, 2 * e.w, 2 * per_lane)
+            for x in range(s, s + per_lane)
+        ]
         joined = [e.shuffle(a, b, wanted) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
         parts.append(_exchange_lanes(e, joined, per_lane))
     return [vector for pair in zip(*parts, strict=True) for vector in pair]

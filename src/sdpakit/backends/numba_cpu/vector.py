@@ -118,7 +118,9 @@ class VectorEmitter:
         lanes = f"v{kind.count}" if isinstance(kind, ir.VectorType) else ""
         element = kind.element if lanes else kind
         letter = {ir.FloatType(): "f32", ir.DoubleType(): "f64"}.get(element) or f"i{element.width}"
-        function = declare(self.b.module, f"llvm.{name}.{lanes}{letter}", kind, [a.type for a in arguments])
+        function = declare(
+            self.b.module, f"llvm.{name}.{lanes}{letter}", kind, [a.type for a in arguments]
+        )
         return self.b.call(function, arguments)
 
     def add(self, a: Value, b: Value) -> Value:
@@ -157,7 +159,11 @@ class VectorEmitter:
 
     def floor(self, a: Value) -> Value:
         """Return the largest integer <= a."""
-        return self.intrinsic("floor", a) if self.isa.rounding else vecmath.floor_by_conversion(self, a)
+        return (
+            self.intrinsic("floor", a)
+            if self.isa.rounding
+            else vecmath.floor_by_conversion(self, a)
+        )
 
     def ceil(self, a: Value) -> Value:
         """Return the smallest integer >= a."""
@@ -283,7 +289,9 @@ class VectorEmitter:
 
     def pointer(self, address: Value) -> Value:
         """Return an address as a pointer."""
-        return address if isinstance(address.type, ir.PointerType) else self.b.inttoptr(address, PTR)
+        return (
+            address if isinstance(address.type, ir.PointerType) else self.b.inttoptr(address, PTR)
+        )
 
     def offset(self, pointer: Value, count: int | Value) -> Value:
         """Return the pointer moved by a number of bytes."""
@@ -372,7 +380,11 @@ class VectorEmitter:
             phi.add_incoming(value, last)
         b.cbranch(b.icmp_signed("<", step, count), block, after)
         b.position_at_end(after)
-        return [self._merge(start, value, before, last) for start, value in zip(carried, new)] if guard else new
+        return (
+            [self._merge(start, value, before, last) for start, value in zip(carried, new)]
+            if guard
+            else new
+        )
 
     def _merge(self, start: Value, end: Value, before: Any, last: Any) -> Value:
         phi = self.b.phi(start.type)
