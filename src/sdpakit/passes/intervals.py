@@ -309,14 +309,11 @@ class Intervals(Generic[T, C]):
         return lo, hi
 
     def _mod(self, a: tuple[T, T], b: tuple[T, T]) -> tuple[T, T]:
-        # Where floor(a / b) is one number d over the whole box, nothing wraps: a mod b = a - d * b.
+        # a mod b = a - d * b with d = floor(a / b): tight where d is one number, so nothing wraps.
         ops = self.ops
-        zero, top = ops.const(0), ops.sub(b[1], ops.const(1))
-        d_lo, d_hi = self._floordiv(a, b)
-        low, high = self.product((d_lo, d_hi), b)
-        straight = ops.eq(d_lo, d_hi)
-        lo = ops.select(straight, ops.maximum(zero, ops.sub(a[0], high)), zero)
-        hi = ops.select(straight, ops.minimum(top, ops.sub(a[1], low)), top)
+        low, high = self.product(self._floordiv(a, b), b)
+        lo = ops.maximum(ops.const(0), ops.sub(a[0], high))
+        hi = ops.minimum(ops.sub(b[1], ops.const(1)), ops.sub(a[1], low))
         return lo, hi
 
     def _truth(self, node: Expr) -> tuple[C, C]:

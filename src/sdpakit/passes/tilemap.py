@@ -192,7 +192,7 @@ def _fixed(ops: VectorOps, sizes: Sizes, b: int, h: int) -> Box[Array]:
         "kv_len": int(sizes.kv_len[b]),
         "q_offset": int(sizes.q_offset[b]),
     }
-    return {name: (ops.const(value), ops.const(value)) for name, value in values.items()}
+    return {name: (ops.const(value),) * 2 for name, value in values.items()}
 
 
 def _chunks(count: int) -> Iterator[Array]:

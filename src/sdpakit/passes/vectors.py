@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from sdpakit.expr.nodes import Index, Load
+from sdpakit.expr.nodes import Expr, Index, Load
 from sdpakit.passes.tables import Array, dtype_limits, integer_limits, rows_ascend
 
 # Rows that do not ascend are summed up in blocks of so many elements. A range of at most a block
@@ -110,10 +110,10 @@ class VectorOps:
         """Return (least, largest) element over boxes of indices; see `IntOps.table_range`."""
         table = self._tables[load.table]
         bounds = [
-            (self._clamped(index, low, size), self._clamped(index, high, size))
+            self._bounds(index, low, high, size)
             for index, low, high, size in zip(load.indices, lo, hi, table.shape, strict=True)
         ]
-        wide = [axis for axis, (low, high) in enumerate(bounds) if np.any(low < high)]
+        wide = [a for a, (low, high) in enumerate(bounds) if low is not high and (low < high).any()]
         points = tuple(low for low, _ in bounds)
         if not wide:
             found = np.asarray(table[points]).astype(np.int64)
@@ -123,6 +123,10 @@ class VectorOps:
             return self._whole((load.table,), table)
         at = tuple(slice(None) if axis == wide[0] else int(low) for axis, low in enumerate(points))
         return self._row_range((load.table, wide[0], *others), table[at], *bounds[wide[0]])
+
+    def _bounds(self, index: Expr, lo: Array, hi: Array, size: int) -> tuple[Array, Array]:
+        low = self._clamped(index, lo, size)
+        return low, low if lo is hi else self._clamped(index, hi, size)
 
     @staticmethod
     def _clamped(index: object, bound: Array, size: int) -> Array:
@@ -204,8 +208,9 @@ def _extreme(reduce: np.ufunc, row: Array, lo: Array, hi: Array) -> Array:
     step = max(1, _PIECE // width)
     for start in range(0, lo.size, step):
         piece = slice(start, start + step)
-        at = lo.reshape(-1)[piece, None] + np.arange(width)
-        found[piece] = reduce.reduce(row[np.minimum(at, hi.reshape(-1)[piece, None])], axis=1)
+        # Ranges in columns: reducing along the first axis is what NumPy does fast.
+        at = lo.reshape(-1)[piece] + np.arange(width)[:, None]
+        found[piece] = reduce.reduce(row[np.minimum(at, hi.reshape(-1)[piece])], axis=0)
     return found.reshape(lo.shape)
 
 
@@ -221,4 +226,9 @@ def _search(row: Array, value: Array, side: Literal["left", "right"]) -> Array:
     # In the dtype of the row: NumPy would convert the whole row to that of the value.
     least, largest = np.int64(_least(row)), np.int64(min(_largest(row), 2**63 - 1))
     wanted = np.minimum(np.maximum(value, least), largest).astype(row.dtype)
-    return np.asarray(np.searchsorted(row, wanted, side=side))
+    if wanted.ndim == 0:
+        return np.asarray(np.searchsorted(row, wanted, side=side))
+    # Neighbouring tiles mostly ask for the same value: search once for each run of equal ones.
+    starts = np.concatenate(([True], wanted[1:] != wanted[:-1]))
+    found = np.searchsorted(row, wanted[starts], side=side)
+    return np.asarray(found[np.cumsum(starts) - 1])

@@ -1,0 +1,170 @@
+"""Key ranges of the masks that people use are exact: the true hull, and the true common keys."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.passes.tiles import World, truth
+
+from sdpakit.expr.nodes import Binary, Const, Expr, Index, Scalar, Unary
+from sdpakit.masks import Causal, Document, Mask, Prefix, Scope, Window
+from sdpakit.passes.classify import KeyRanges, key_ranges
+from sdpakit.passes.vectors import VectorOps
+
+ALIGNMENTS = ("top_left", "bottom_right", "offset")
+LENGTHS = [(1, 1), (1, 17), (17, 1), (9, 9), (7, 20), (20, 7), (16, 12)]
+Q, K = Index("q"), Index("k")
+
+
+def _world(rows, keys, offset=0, tables=None, scalars=None):
+    return World(
+        batch=1,
+        heads=1,
+        q_rows=rows,
+        kv_rows=keys,
+        q_len=np.array([rows]),
+        kv_len=np.array([keys]),
+        q_offset=np.array([offset]),
+        scalars=scalars or {},
+        tables=tables or {},
+    )
+
+
+def _ranges(mask: Expr, world: World, first: int, last: int) -> tuple[KeyRanges, np.ndarray]:
+    ops = VectorOps(world.scalars, world.tables)
+    points = {
+        "b": 0,
+        "h": 0,
+        "q_len": world.q_len[0],
+        "kv_len": world.kv_len[0],
+        "q_offset": world.q_offset[0],
+    }
+    box = {name: (ops.const(int(value)),) * 2 for name, value in points.items()}
+    box |= {
+        "q": (ops.const(first), ops.const(last)),
+        "k": (ops.const(0), ops.const(world.kv_rows - 1)),
+    }
+    return key_ranges(mask, ops, box), truth(mask, world, 0, 0)[first : last + 1]
+
+
+def _assert_exact(mask: Expr, world: World) -> None:
+    """Compare the ranges of every q tile (every first and last row) with brute force."""
+    for first in range(world.q_rows):
+        for last in range(first, world.q_rows):
+            found, tile = _ranges(mask, world, first, last)
+            some = np.flatnonzero(tile.any(axis=0))
+            hull = (some[0], some[-1] + 1) if some.size else (found.maybe_lo, found.maybe_lo)
+            assert (found.maybe_lo, found.maybe_hi) == hull
+            common = np.arange(int(found.must_lo), int(found.must_hi))
+            assert np.array_equal(common, np.flatnonzero(tile.all(axis=0)))
+
+
+def _build(mask: Mask) -> tuple[Expr, dict[str, int]]:
+    scope = Scope()
+    return mask.build(scope), dict(scope.values)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("align", ALIGNMENTS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        Causal,
+        lambda align: Window(3, 2, align),
+        lambda align: Window(0, 0, align),
+        lambda align: Window(None, 1, align),
+        lambda align: Window(4, None, align),
+        lambda align: Window(30, 30, align),
+        lambda align: Causal(align) & Window(3, 5, align),
+        lambda align: Causal(align) | Prefix(4),
+        lambda align: Causal(align) & Prefix(5),
+        lambda align: ~Causal(align),
+    ],
+    ids=["causal", "window", "self", "right", "left", "wide", "both", "prefix-lm", "cut", "future"],
+)
+def test_aligned_masks_are_exact(make, align, lengths):
+    mask, scalars = _build(make(align))
+    for offset in (-8, 0, 5) if align == "offset" else (0,):
+        _assert_exact(mask, _world(*lengths, offset=offset, scalars=scalars))
+
+
+@pytest.mark.parametrize("length", [0, 1, 6, 11, 40])
+def test_prefix_is_exact(length):
+    mask, scalars = _build(Prefix(length))
+    _assert_exact(mask, _world(5, 11, scalars=scalars))
+    mask, _ = _build(Prefix("n"))
+    _assert_exact(mask, _world(5, 11, tables={"n": np.array([length])}))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("causal", [False, True])
+def test_sorted_documents_are_exact(seed, causal):
+    rng = np.random.default_rng(seed)
+    ids = np.sort(rng.integers(-3, 4, (1, 18))).astype(np.int32)
+    mask, _ = _build(Document() & Causal("top_left") if causal else Document())
+    _assert_exact(mask, _world(18, 18, tables={"doc": ids}))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_documents_of_unsorted_rows_are_exact_where_keys_are_sorted(seed):
+    rng = np.random.default_rng(seed)
+    keys = np.sort(np.concatenate((np.arange(4), rng.integers(0, 4, 12))))[None].astype(np.int32)
+    rows = rng.integers(0, 4, (1, 9)).astype(np.int32)
+    mask, _ = _build(Document("doc", "kv_doc"))
+    world = _world(9, 16, tables={"doc": rows, "kv_doc": keys})
+    _assert_exact(mask, world)
+
+
+def test_one_document_for_all_rows_broadcasts():
+    mask, _ = _build(Document("doc", "kv_doc"))
+    keys = np.array([[0, 1, 1, 1, 2]], np.int32)
+    _assert_exact(mask, _world(4, 5, tables={"doc": np.array([[1]], np.int32), "kv_doc": keys}))
+    one = np.array([[1]], np.int32)
+    _assert_exact(mask, _world(4, 5, tables={"doc": one, "kv_doc": one}))
+    _assert_exact(mask, _world(4, 5, tables={"doc": one, "kv_doc": one + 1}))
+
+
+N = Scalar("n", "int")
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 40])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        Binary("le", Unary("abs", Binary("sub", Q, K)), N),
+        Binary("eq", Binary("floordiv", Q, N), Binary("floordiv", K, N)),
+        Binary("le", Binary("mul", K, Const(2)), Binary("add", Q, N)),
+        Binary("le", Binary("mul", K, Const(-3)), Binary("sub", N, Q)),
+        Binary("le", Binary("max", K, N), Q),
+        Binary("le", Binary("min", K, N), Q),
+        Binary("ne", K, Const(0)),
+    ],
+    ids=["distance", "chunks", "twice", "minus-thrice", "max", "min", "not-first"],
+)
+def test_predicates_that_are_affine_in_k_are_exact(mask, n):
+    _assert_exact(mask, _world(9, 12, scalars={"n": n}))
+
+
+def test_no_keys_and_parts_of_the_keys():
+    mask, _ = _build(Causal("top_left"))
+    ops = VectorOps({}, {})
+    zero = (ops.const(0),) * 2
+    box = dict.fromkeys(("b", "h", "q_len", "kv_len", "q_offset"), zero)
+    box["q"] = ops.const(2), ops.const(5)
+    none = key_ranges(mask, ops, box | {"k": (ops.const(0), ops.const(-1))})
+    assert none == KeyRanges(0, 0, 0, 0)
+    part = key_ranges(mask, ops, box | {"k": (ops.const(2), ops.const(4))})
+    assert part == KeyRanges(2, 5, 2, 3)
+
+
+def test_many_nested_splits_stay_sound_and_end():
+    # |...|||q - k| - 1| - 1|...| <= 1: each level doubles what could be written out.
+    x: Expr = Binary("sub", Q, K)
+    for _ in range(40):
+        x = Unary("abs", Binary("sub", x, Const(1)))
+    world = _world(6, 9)
+    found, tile = _ranges(Binary("le", x, Const(1)), world, 0, 5)
+    attended = np.flatnonzero(tile.any(axis=0))
+    assert found.maybe_lo <= attended[0]
+    assert attended[-1] < found.maybe_hi
+    assert tile[:, int(found.must_lo) : int(found.must_hi)].all()

@@ -1,0 +1,134 @@
+"""Counts of tiles against brute force on small calls, and their cost on large ones."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from bench.masks import BUILT_IN, million
+from tests.passes.tiles import World, truth
+
+from sdpakit import AttentionSpec
+from sdpakit.ir.build import build
+from sdpakit.masks import Causal, Dense, Dilated, Document, Prefix, Window
+from sdpakit.passes import run_pipeline
+from sdpakit.passes.tilemap import Sizes, TileMap, q_tile_ranges, tile_map
+
+MASKS = {
+    "none": None,
+    "causal": Causal("bottom_right"),
+    "window": Window(5, 3, "top_left"),
+    "not window": ~Window(9, 4, "top_left"),
+    "prefix": Prefix("n"),
+    "prefix-lm": Causal("bottom_right") | Prefix(11),
+    "documents": Document("doc", "kv_doc"),
+    "dilated": Dilated(9, "top_left"),
+    "dense": Dense(),
+    "band and sink": Window(4, 0, "bottom_right") | Prefix(3),
+}
+
+
+def _call(mask, rows, keys, *, lens=True):
+    rng = np.random.default_rng(5)
+    spec = AttentionSpec(q_heads=3, head_dim=8, mask=mask, q_lens=lens, kv_lens=lens)
+    program, scalars = build(spec)
+    q_len, kv_len = rng.integers(0, rows + 1, 2), rng.integers(0, keys + 1, 2)
+    if not lens:
+        q_len[:], kv_len[:] = rows, keys
+    world = World(
+        batch=2,
+        heads=3,
+        q_rows=rows,
+        kv_rows=keys,
+        q_len=q_len,
+        kv_len=kv_len,
+        q_offset=np.array([0, 3]),
+        scalars=scalars,
+        tables={
+            "n": np.array([4, 50]),
+            "doc": np.sort(rng.integers(0, 6, (1, rows))).astype(np.int32),
+            "kv_doc": np.sort(rng.integers(0, 6, (2, keys))).astype(np.int32),
+            "mask": rng.random((2, 1, rows, keys)) < 0.5,
+        },
+    )
+    sizes = Sizes(3, rows, keys, world.q_len, world.kv_len, world.q_offset)
+    return run_pipeline(program), sizes, world
+
+
+def _brute(program, world, q_tile, k_tile):
+    """Count tiles by looking at every pair; a tile ends where rows or keys end."""
+    counts = TileMap()
+    for b in range(world.batch):
+        for h in range(world.heads):
+            value = truth(program.mask, world, b, h)
+            for i in range(0, world.q_rows, q_tile):
+                for j in range(0, world.kv_rows, k_tile):
+                    rows = min(i + q_tile, int(world.q_len[b]))
+                    keys = min(j + k_tile, int(world.kv_len[b]))
+                    tile = value[i:rows, j:keys]
+                    kind = "partial" if tile.any() and not tile.all() else "full"
+                    kind = kind if tile.any() else "empty"
+                    setattr(counts, kind, getattr(counts, kind) + 1)
+    return counts
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("lens", [False, True])
+@pytest.mark.parametrize(("rows", "keys"), [(40, 60), (64, 33), (1, 50), (7, 7)])
+def test_counts_agree_with_brute_force(name, rows, keys, lens):
+    program, sizes, world = _call(MASKS[name], rows, keys, lens=lens)
+    found = tile_map(program, sizes, world.scalars, world.tables, q_tile=8, k_tile=6)
+    exact = _brute(program, world, 8, 6)
+    assert found.unresolved == 0
+    assert found.total == exact.total == 6 * -(-rows // 8) * -(-keys // 6)
+    assert found.empty <= exact.empty
+    assert found.full <= exact.full
+    if name not in ("dense", "dilated"):
+        assert found == exact
+
+
+def test_what_was_not_looked_at_is_counted_as_partial():
+    program, sizes, world = _call(Dilated(2, "top_left"), 4096, 4096, lens=False)
+    found = tile_map(program, sizes, world.scalars, world.tables, q_tile=8, k_tile=8)
+    assert found == TileMap(partial=6 * 512 * 512, unresolved=6 * 512 * 512)
+
+
+def test_gaps_of_a_union_are_found():
+    program, sizes, world = _call(MASKS["band and sink"], 3000, 3000, lens=False)
+    found = tile_map(program, sizes, world.scalars, world.tables, q_tile=8, k_tile=8)
+    assert found.unresolved == 0
+    # Two tiles of the band and one of the prefix in a row of tiles, at most.
+    assert found.partial <= 6 * 375 * 3
+    assert found.full == 0
+
+
+@pytest.mark.parametrize(("rows", "keys", "batch"), [(0, 5, 2), (5, 0, 2), (5, 5, 0)])
+def test_calls_without_pairs_have_no_tiles(rows, keys, batch):
+    program, scalars = build(AttentionSpec(q_heads=1, head_dim=8, mask=Document()))
+    none = np.zeros(batch, np.int64)
+    sizes = Sizes(1, rows, keys, none + rows, none + keys, none)
+    tables = {"doc": np.zeros((batch, max(rows, keys)), np.int32)}
+    found = tile_map(run_pipeline(program), sizes, scalars, tables, q_tile=8, k_tile=8)
+    assert found == TileMap()
+
+
+def test_ranges_by_q_tile():
+    program, sizes, world = _call(Causal("top_left"), 40, 60, lens=False)
+    found = q_tile_ranges(program, sizes, world.scalars, world.tables, b=1, h=0, q_tile=16)
+    assert found.maybe_lo.tolist() == [0, 0, 0]
+    assert found.maybe_hi.tolist() == [16, 32, 40]
+    assert found.must_lo.tolist() == [0, 0, 0]
+    assert found.must_hi.tolist() == [1, 17, 33]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_million_by_a_million_costs_no_memory(name):
+    count = million(name)
+    count()
+    tracemalloc.start()
+    found = count()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.total == -(-1_000_000 // 128) * -(-1_000_000 // 192)
+    assert peak <= 1 << 20

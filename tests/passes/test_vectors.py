@@ -1,0 +1,106 @@
+"""Tables as vectors of tiles see them, against brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sdpakit.expr.nodes import Index, Load
+from sdpakit.passes.tables import integer_limits, rows_ascend
+from sdpakit.passes.vectors import VectorOps
+
+B, Q, K = Index("b"), Index("q"), Index("k")
+ROW = Load("t", "int32", (B, K))
+
+
+def _point(value):
+    return np.asarray(value, dtype=np.int64)
+
+
+def _ranges(rng, size, longest, count=200):
+    lo = rng.integers(0, size, count)
+    return lo, np.minimum(lo + rng.integers(0, longest, count), size - 1)
+
+
+@pytest.mark.parametrize("longest", [1, 30, 64, 65, 500, 70_000])
+@pytest.mark.parametrize("ascending", [True, False])
+def test_range_of_a_row_holds_every_element_and_is_tight_where_short(longest, ascending):
+    rng = np.random.default_rng(longest)
+    row = rng.integers(-9999, 9999, 100_000).astype(np.int32)
+    row = np.sort(row) if ascending else row
+    lo, hi = _ranges(rng, row.size, longest)
+    ops = VectorOps({}, {"t": row[None]})
+    least, largest = ops.table_range(ROW, [_point(0), lo], [_point(0), hi])
+    exact_least = np.array([row[a : b + 1].min() for a, b in zip(lo, hi, strict=True)])
+    exact_largest = np.array([row[a : b + 1].max() for a, b in zip(lo, hi, strict=True)])
+    assert (least <= exact_least).all()
+    assert (largest >= exact_largest).all()
+    if ascending or longest <= 64:
+        assert (least == exact_least).all()
+        assert (largest == exact_largest).all()
+    elif longest <= 500:
+        # Blocks of 64: what is added is less than a block on either side.
+        wider = np.array(
+            [row[a // 64 * 64 : b // 64 * 64 + 64].min() for a, b in zip(lo, hi, strict=True)]
+        )
+        assert (least >= wider).all()
+
+
+def test_range_over_two_axes_is_that_of_the_table():
+    table = np.arange(12, dtype=np.int32).reshape(3, 4)
+    load = Load("t", "int32", (Q, K))
+    lo, hi = [_point(0), _point(1)], [_point(1), _point(2)]
+    assert [int(x) for x in VectorOps({}, {"t": table}).table_range(load, lo, hi)] == [0, 11]
+
+
+def test_bounds_outside_are_clamped_and_size_one_broadcasts():
+    ops = VectorOps({}, {"t": np.array([[5, 6, 7]], np.int32)})
+    wide = ops.table_range(ROW, [_point(4), _point(-3)], [_point(4), _point(99)])
+    assert [int(x) for x in wide] == [5, 7]
+    none = ops.table_range(ROW, [_point(0), _point(0)], [_point(0), _point(-1)])
+    assert [int(x) for x in none] == [5, 5]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
+@pytest.mark.parametrize("step", [1, 3, -1])
+def test_bounds_of_sorted_rows_count_for_values_of_any_size(dtype, step):
+    rng = np.random.default_rng(7)
+    row = np.sort(rng.integers(0, 100, 300)).astype(dtype)
+    info = np.iinfo(dtype)
+    row[:3], row[-3:] = info.min, info.max
+    row = (row if step > 0 else row[::-1].copy())[::step]
+    values = np.concatenate((np.arange(-5, 105), [-(2**62), -200, 127, 128, 255, 300, 2**62]))
+    load = Load("t", dtype, (K,))
+    ops = VectorOps({}, {"t": row})
+    assert bool(ops.is_sorted(load, []))
+    exact = [int(x) for x in row]
+    for value, low, high in zip(
+        values, ops.lower_bound(load, [], values), ops.upper_bound(load, [], values), strict=True
+    ):
+        assert low == sum(x < value for x in exact)
+        assert high == sum(x <= value for x in exact)
+
+
+def test_a_row_of_one_element_is_not_called_sorted():
+    ops = VectorOps({}, {"t": np.zeros((2, 1), np.int32)})
+    assert not ops.is_sorted(ROW, [_point(1)])
+
+
+def test_order_is_seen_across_pieces():
+    row = np.arange(300_000, dtype=np.int32)
+    assert rows_ascend(row)
+    for place in (1, 1 << 16, (1 << 16) - 1, (1 << 16) + 1, 299_999):
+        broken = row.copy()
+        broken[place] = broken[place - 1] - 1
+        assert not rows_ascend(broken)
+        assert not rows_ascend(np.stack((row, broken)))
+
+
+def test_limits_are_exact_in_every_integer_dtype():
+    for dtype in ("int8", "uint16", "int64", "uint64"):
+        info = np.iinfo(dtype)
+        table = np.full((2, 70_000), 1, dtype)
+        table[1, 69_999], table[0, 3] = info.max, info.min
+        assert integer_limits(table) == (info.min, info.max)
+    assert integer_limits(np.array(4)) == (4, 4)
+    assert integer_limits(np.broadcast_to(np.arange(3), (10**12, 3))) == (0, 2)
