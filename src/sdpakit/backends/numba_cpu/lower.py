@@ -18,18 +18,23 @@ from sdpakit.backends.numba_cpu.codegen import compile_ir
 from sdpakit.backends.numba_cpu.context import ContextLayout
 from sdpakit.backends.numba_cpu.isa import Isa, select_isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
-from sdpakit.backends.numba_cpu.lower_expr import Walker
+from sdpakit.backends.numba_cpu.lower_expr import Walker, staged_loads
 from sdpakit.backends.numba_cpu.lower_ranges import emit_ranges, new_function
 from sdpakit.backends.numba_cpu.module import emit_module
+from sdpakit.backends.numba_cpu.staging import Staged
 from sdpakit.backends.numba_cpu.vector import I64, Lanes, VectorEmitter
 from sdpakit.errors import LoweringError
 from sdpakit.ir.printer import to_text
 
 if TYPE_CHECKING:
+    from sdpakit.expr.nodes import Load
     from sdpakit.ir.program import Program
 
 Value = Any
 NAME = "numba_cpu"
+
+# Each staged table takes a tile of scratch as large as the weights; more are read lane by lane.
+MAX_STAGED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +49,14 @@ class Plan:
         Tile sizes and ISA.
     int_bits : int
         Width of integers in vector code.
+    staged : tuple of Load
+        Dense tables that the panel step transposes for itself.
     """
 
     program: Program
     layout: PanelLayout
     int_bits: int
+    staged: tuple[Load, ...]
 
     @property
     def is_fast(self) -> bool:
@@ -69,6 +77,8 @@ class Plan:
         ArgumentError
             If the host cannot run the ISA that the options name.
         """
+        loads = (*staged_loads(program.logit), *staged_loads(program.mask))
+        staged = tuple(dict.fromkeys(loads))[:MAX_STAGED]
         layout = PanelLayout(
             isa=select_isa(options.get("isa")),
             dtype=program.dtype,
@@ -76,9 +86,10 @@ class Plan:
             head_dim=program.head_dim,
             v_head_dim=program.v_head_dim,
             statistics=bool({"entropy", "sum_p2"} & set(program.outputs)),
+            dense=tuple(load.dtype for load in staged),
             block_kv_wish=options.get("block_kv"),
         )
-        return cls(program, layout, int_bits)
+        return cls(program, layout, int_bits, staged)
 
 
 class Stages(Mapping[str, str | bytes]):
@@ -132,10 +143,10 @@ def _module_text(plan: Plan, program_text: str) -> str:
     context = ContextLayout.of(program)
 
     def logit(lanes: Lanes, dot: Value) -> Value:
-        return Walker(context, lanes, dot).evaluate_vector(program.logit)
+        return Walker(context, lanes, dot, plan.staged).evaluate_vector(program.logit)
 
     def mask(lanes: Lanes) -> Value:
-        return Walker(context, lanes).evaluate_vector(program.mask)
+        return Walker(context, lanes, None, plan.staged).evaluate_vector(program.mask)
 
     def extend(module: Any) -> None:
         if plan.has_mask:
@@ -149,17 +160,28 @@ def _module_text(plan: Plan, program_text: str) -> str:
         mask=mask if plan.has_mask else None,
         int_bits=plan.int_bits,
         extend=extend,
+        staged=[_staged(plan, context, load) for load in plan.staged],
         comment=program_text,
     )
+
+
+def _staged(plan: Plan, context: ContextLayout, load: Load) -> Staged:
+    def locate(e: VectorEmitter, ctx: Value, b: Value, h: Value) -> tuple[Value, Value, Value]:
+        return Walker(context, _head(e, ctx, b, h)).locate(load)
+
+    return Staged(load.dtype, locate, load not in staged_loads(plan.program.logit))
+
+
+def _head(e: VectorEmitter, ctx: Value, b: Value, h: Value) -> Lanes:
+    """Return pairs of which only batch entry and head exist."""
+    return Lanes(e, 0, None, None, b, h, ctx, 64, _nothing_staged)
 
 
 def _emit_sink(module: Any, plan: Plan, context: ContextLayout) -> None:
     """Emit sink(ctx, b, h) -> bits of the float64 logit of SINK-1."""
     b = new_function(module, "sink", ("ctx", "b", "h"))
     e = VectorEmitter(b, plan.layout.isa, plan.layout.element)
-    ctx, batch, head = b.function.args
-    # Only batch entry and head exist here; the verifier lets a sink read nothing else.
-    lanes = Lanes(e, 0, None, None, batch, head, ctx, 64, _nothing_staged)
+    lanes = _head(e, *b.function.args)  # the verifier lets a sink read nothing else
     assert plan.program.sink is not None
     value = Walker(context, lanes).evaluate(plan.program.sink)
     wide = value if plan.layout.element == "float64" else b.fpext(value, ir.DoubleType())
@@ -167,4 +189,4 @@ def _emit_sink(module: Any, plan: Plan, context: ContextLayout) -> None:
 
 
 def _nothing_staged(number: int) -> Value:
-    raise LoweringError(f"a sink cannot read staged table {number}")
+    raise LoweringError(f"table {number} is staged for pairs, and there is none here")

@@ -49,6 +49,26 @@ _FLOAT_UNARY = {op: op for op in ("neg", "abs", "exp", "log", "tanh", "sqrt", "f
 _INT_UNARY = {"neg": "ineg", "abs": "iabs"}
 
 
+def staged_loads(root: Expr) -> tuple[Load, ...]:
+    """Return the loads of an expression that a panel step may stage: dense tables [.., q, k].
+
+    They are contiguous along keys, while queries are the lanes; integers are left out, as lanes of
+    the element would round them.
+    """
+    return tuple(
+        node
+        for node in postorder(root)
+        if isinstance(node, Load)
+        and node.type != "int"
+        and node.indices[-2:] == (Index("q"), Index("k"))
+        and not any(_reads_pair(index) for index in node.indices[:-2])
+    )
+
+
+def _reads_pair(index: Expr) -> bool:
+    return any(node in (Index("q"), Index("k")) for node in postorder(index))
+
+
 def is_vector(value: Value) -> bool:
     """Return whether the value has lanes."""
     return isinstance(value.type, ir.VectorType)
@@ -134,20 +154,38 @@ class Walker:
     def _load(self, node: Load) -> Value:
         if node in self.staged:
             return self.lanes.dense(self.staged.index(node))
+        address, lanes = self._place(node, [self.values[index] for index in node.indices])
+        if lanes is None:
+            return self.e.load_value(node.dtype, address)
+        value = self.e.gather(node.dtype, address, lanes)
+        return self.e.resize_int(value, self.lanes.int_bits) if node.type == "int" else value
+
+    def _place(self, node: Load, indices: Sequence[Value]) -> tuple[Value, Value | None]:
+        """Return the address of an element, and what has to be added to it in each lane."""
         slots = self.context.table_slots[node.table]
         address = self.e.load_ctx_int(self.lanes.ctx, slots.base)
         lanes: Value = None
-        for slot, expr in zip(slots.strides, node.indices, strict=True):
-            index, stride = self.values[expr], self.e.load_ctx_int(self.lanes.ctx, slot)
+        for slot, index in zip(slots.strides, indices, strict=False):
+            stride = self.e.load_ctx_int(self.lanes.ctx, slot)
             if not is_vector(index):
                 address = self._offset(address, index, stride)
                 continue
             offsets = self.e.imul(self.e.resize_int(index, 64), self.e.splat(stride))
             lanes = offsets if lanes is None else self.e.iadd(lanes, offsets)
-        if lanes is None:
-            return self.e.load_value(node.dtype, address)
-        value = self.e.gather(node.dtype, address, lanes)
-        return self.e.resize_int(value, self.lanes.int_bits) if node.type == "int" else value
+        return address, lanes
+
+    def locate(self, node: Load) -> tuple[Value, Value, Value]:
+        """Return where a table [.., q, k] starts for this batch entry and head.
+
+        Returns
+        -------
+        address, q_stride, k_stride : i64
+            Address of the element of row 0 and key 0, bytes to the next row and to the next key.
+        """
+        address, _ = self._place(node, [self.evaluate(index) for index in node.indices[:-2]])
+        strides = self.context.table_slots[node.table].strides[-2:]
+        q_stride, k_stride = (self.e.load_ctx_int(self.lanes.ctx, slot) for slot in strides)
+        return address, q_stride, k_stride
 
     def _vector(self, value: Value) -> Value:
         """Return the value with lanes; scalar integers are narrowed to the width of the lanes."""

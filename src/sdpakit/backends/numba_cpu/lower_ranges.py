@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from llvmlite import ir
 
 from sdpakit.backends.numba_cpu.context import BATCH_SLOTS, ContextLayout
-from sdpakit.backends.numba_cpu.vector import I64, VectorEmitter
+from sdpakit.backends.numba_cpu.vector import I64, VectorEmitter, constant
 from sdpakit.expr.nodes import Load
 from sdpakit.passes.classify import key_ranges, tile_class
 
@@ -29,6 +29,9 @@ Value = Any
 # A box of more elements than this is not read; the bounds of the whole table answer for it. That
 # is enough for a tile of a dense mask, and far less work than the products of the tile.
 LARGEST_SCAN = 8192
+
+_BLOCK = 16  # booleans that are read together
+_BYTES = ir.VectorType(ir.IntType(8), _BLOCK)
 
 
 def new_function(module: Any, name: str, arguments: Sequence[str], *, private: bool = False) -> Any:
@@ -251,18 +254,45 @@ class _Scan:
         return phi
 
     def _nest(self, axis: int, address: Value, found: list[Value]) -> list[Value]:
+        """Emit the loops over an axis and those after it; return least and largest so far."""
         if axis == len(self.axes):
             return self._see(address, found)
         e = self.e
         _, count, stride = self.axes[axis]
         if self.dtype == "bool":  # both values seen: nothing is left to find
-            both = e.icmp("<", found[0], found[1])
-            count = e.select(both, e.c(0), count)
+            count = e.select(e.icmp("<", found[0], found[1]), e.c(0), count)
+            if axis == len(self.axes) - 1:
+                count, found = self._see_blocks(address, count, stride, found)
 
         def body(index: Value, carried: list[Value]) -> list[Value]:
             return self._nest(axis + 1, e.iadd(address, e.imul(index, stride)), carried)
 
         return e.loop(count, body, found, name=f"axis{axis}")
+
+    def _see_blocks(
+        self, address: Value, count: Value, stride: Value, found: list[Value]
+    ) -> tuple[Value, list[Value]]:
+        """Read a row of adjacent booleans by blocks; return how many are left to read, and found.
+
+        The last block is moved back to end with the row: no harm in reading an element twice.
+        """
+        e, b = self.e, self.e.b
+        size = e.c(_BLOCK)
+        adjacent = e.and_(e.icmp("==", stride, e.c(1)), e.icmp("<=", size, count))
+        blocks = e.select(adjacent, b.sdiv(e.iadd(count, e.c(_BLOCK - 1)), size), e.c(0))
+        nothing = constant(_BYTES, 0)
+
+        def body(index: Value, seen: list[Value]) -> list[Value]:
+            start = e.imin(e.imul(index, size), e.isub(count, size))
+            block = e.load_constant(e.iadd(address, start), _BYTES, 1)
+            is_zero = b.sext(b.icmp_signed("==", block, nothing), _BYTES)
+            return [e.or_(seen[0], is_zero), e.or_(seen[1], block)]
+
+        seen = e.loop(blocks, body, [nothing, nothing], name="blocks")
+        whole = ir.IntType(8 * _BLOCK)
+        false, true = (b.icmp_signed("!=", b.bitcast(x, whole), whole(0)) for x in seen)
+        found = [e.select(false, e.c(0), found[0]), e.select(true, e.c(1), found[1])]
+        return e.select(adjacent, e.c(0), count), found
 
     def _see(self, address: Value, found: list[Value]) -> list[Value]:
         value = self.e.load_value(self.dtype, address)
