@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdpakit import reference
-from sdpakit.conformance.bounds import bounds
+from sdpakit.conformance import bounds, compare
+from sdpakit.dtypes import ACCUM_DTYPE
 from sdpakit.output import AttentionOutput
 
 if TYPE_CHECKING:
@@ -30,13 +31,15 @@ class Check:
     output : str
         Name of the output.
     share : float
-        The worst error as a share of the bound there; infinite where a value is wrongly finite or
-        wrongly not.
+        The worst error as a share of the bound there.
+    message : str
+        What is wrong and where, "" if nothing is.
     """
 
     call: str
     output: str
     share: float
+    message: str
 
     @property
     def ok(self) -> bool:
@@ -44,7 +47,7 @@ class Check:
         return self.share <= 1.0
 
     def __str__(self) -> str:
-        return f"{self.call} {self.output}: {self.share:.0%} of the error bound"
+        return f"{self.call} {self.output}: {self.message or f'{self.share:.0%} of the bound'}"
 
 
 def check_call(
@@ -78,19 +81,10 @@ def check_call(
     # The sharp bound: what independent roundings can add up to, far below the worst case.
     allowed = bounds(truth, "sharp")
     named = results._asdict() if isinstance(results, AttentionOutput) else {"out": results}
-    checks = [
-        Check(call, name, _share(np.asarray(got), getattr(truth, name), allowed[name]))
-        for name, got in named.items()
-    ]
+    dtypes = {"out": spec.out_dtype or spec.dtype}
+    checks = []
+    for name, got in named.items():
+        dtype = dtypes.get(name, ACCUM_DTYPE[spec.dtype])
+        found = compare(name, got, getattr(truth, name), allowed[name], dtype)
+        checks.append(Check(call, name, found.share, found.message))
     return checks, truth
-
-
-def _share(got: Array, exact: Array, allowed: Array) -> float:
-    finite = np.isfinite(exact)
-    error = np.abs(got.astype(np.float64)[finite] - exact[finite])
-    same = np.array_equal(got[~finite].astype(np.float64), exact[~finite], equal_nan=True)
-    if not same or not np.isfinite(error).all():
-        return float("inf")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shares = np.where(error == 0, 0.0, error / allowed[finite])
-    return float(shares.max(initial=0.0))
