@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpakit.expr.nodes import Index, Load, postorder
-from sdpakit.passes.tables import dtype_limits, integer_limits, rows_ascend
+from sdpakit.passes.tables import integer_limits, rows_ascend
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,7 +116,7 @@ def float_bits(number: float) -> int:
 
 def address(array: Array) -> int:
     """Return the address of the first element."""
-    return cast(int, array.__array_interface__["data"][0])
+    return array.ctypes.data
 
 
 def fill(layout: ContextLayout, call: Call, c: float) -> tuple[Ints, list[Array]]:
@@ -166,5 +166,5 @@ def _limits(table: Array) -> tuple[int, int]:
     """Return bounds of the integers in a table, (0, 0) if it holds none."""
     if table.dtype.kind not in "iub" or table.size == 0:
         return 0, 0
-    # What a narrow dtype can hold is close enough; all of int64 would overflow in the rules.
-    return dtype_limits(table) if table.dtype.itemsize <= 4 else integer_limits(table)
+    # Exact, as the proof of the call took them: wider bounds may hold a divisor of 0, or overflow.
+    return (0, 1) if table.dtype.kind == "b" else integer_limits(table)
