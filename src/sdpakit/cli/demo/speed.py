@@ -82,7 +82,10 @@ def show(console: Console, backend: str) -> Iterator[Check]:
     console.print(_table(lines))
     console.print("GFLOP/s counts the pairs that attend only; a causal mask halves the work.")
     if (busy := os.getloadavg()[0]) > usable_cores() + 0.5:
-        console.print(f"[yellow]The machine is busy (load {busy:.1f}): these times swing.[/]")
+        console.print(
+            f"[yellow]The machine is busy (load {busy:.1f}): these times swing, and suffer most in "
+            "libraries whose threads wait for each other.[/]"
+        )
     console.print()
 
 
