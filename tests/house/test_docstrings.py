@@ -9,13 +9,14 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
-def modules_with_examples():
-    for path in sorted((SOURCE / "sdpakit").rglob("*.py")):
-        if ">>> " in path.read_text(encoding="utf-8"):
-            yield ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+MODULES = [
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+    for path in sorted((SOURCE / "sdpakit").rglob("*.py"))
+    if ">>> " in path.read_text(encoding="utf-8")
+]
 
 
-@pytest.mark.parametrize("name", modules_with_examples())
+@pytest.mark.parametrize("name", MODULES)
 def test_examples_run(name):
     result = doctest.testmod(importlib.import_module(name))
     assert result.attempted > 0
@@ -23,4 +24,4 @@ def test_examples_run(name):
 
 
 def test_there_are_examples():
-    assert len(list(modules_with_examples())) >= 3
+    assert len(MODULES) >= 3
