@@ -10,8 +10,7 @@ from sdpakit.conformance.bounds import bounds
 from sdpakit.conformance.cases import cases
 from sdpakit.conformance.compare import compare
 from sdpakit.conformance.model import Case, Outcome, Profile, Shape, Target
-
-# from sdpakit.conformance.relations import Relation, check_relation, relations
+from sdpakit.conformance.relations import Relation, check_relation, relations
 from sdpakit.conformance.rules import RULES
 from sdpakit.conformance.targets import builtin_targets, check
 

@@ -123,13 +123,17 @@ def bounds(
     out_dtype = precision or spec.out_dtype
     with np.errstate(all="ignore"):
         rows = _rows(found, kind, profile or Profile(), accum)
-        return {
+        bound = {
             "out": _out(found, rows, out_dtype),
             "lse": _lse(found, rows),
             "max_logit": _max_logit(found, rows),
             "entropy": _entropy(found, rows),
             "sum_p2": _sum_p2(found, rows),
         }
+    empty = ~found.attended.any(axis=-1)
+    for array in bound.values():
+        array[empty] = 0.0  # EMPTY-1 leaves nothing to round
+    return bound
 
 
 def _rows(found: Detail, kind: BoundKind, profile: Profile, accum: str) -> _Rows:

@@ -221,7 +221,7 @@ def _numerics() -> list[Case]:
             for case in _gradient(
                 f"of_lse_near_{name}_1000",
                 "NUM-3 GRAD-1",
-                "exp(-lse) alone",
+                "exp(-lse) alone, which overflows or underflows",
                 shape=Shape(q_heads=1, q_len=5, kv_len=9),
                 spec={"bias": F64},
                 recipe=lambda draw, mean=mean: {

@@ -1,0 +1,132 @@
+"""The cases themselves: unique, traceable to rules, and right where they say what must come out."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sdpakit import errors, reference
+from sdpakit.conformance import RULES, bounds, cases, relations
+from sdpakit.conformance.cases import FAMILIES
+from sdpakit.conformance.cases.make import gh
+from sdpakit.conformance.cases.ragged import RAGGED, sequences
+from sdpakit.conformance.compare import compare
+from sdpakit.conformance.targets import builtin_targets, check, expected
+
+SEMANTICS = Path(__file__).resolve().parents[2] / "docs" / "semantics.md"
+ALL = cases()
+FORWARD = [case for case in ALL if not case.gradients]
+WITH_ANSWER = [case for case in ALL if case.expect]
+
+
+def ids(some):
+    return [case.id for case in some]
+
+
+def test_rules_are_those_of_the_normative_page():
+    text = SEMANTICS.read_text(encoding="utf-8")
+    defined = re.findall(r"^(?:- |\d+\. )\*\*([A-Z]+-\d+)\*\*", text, flags=re.MULTILINE)
+    assert len(defined) == len(set(defined))
+    assert set(defined) == set(RULES)
+
+
+@pytest.mark.parametrize("rule", [rule for rule, status in RULES.items() if status == "forward"])
+def test_every_forward_rule_has_a_case(rule):
+    named = [case for case in FORWARD if rule in case.rules]
+    named += [relation for relation, _ in relations() if rule in relation.rules]
+    assert named
+
+
+@pytest.mark.parametrize("rule", [rule for rule, status in RULES.items() if status == "gradient"])
+def test_every_gradient_rule_has_a_case(rule):
+    assert any(rule in case.rules for case in ALL if case.gradients)
+
+
+def test_no_case_names_an_unknown_rule():
+    judged = [*ALL, *(relation for relation, _ in relations())]
+    assert [item.id for item in judged if not item.rules or set(item.rules) - set(RULES)] == []
+
+
+def test_ids_are_unique_and_lead_to_the_family():
+    assert len(set(ids(ALL))) == len(ALL)
+    assert {case.family for case in ALL} == set(FAMILIES)
+    assert all(case.id.startswith(f"{case.family}.") for case in ALL)
+    assert len({case.seed for case in ALL}) == len(ALL)
+
+
+def test_every_case_says_what_it_catches():
+    assert [case.id for case in ALL if len(case.catches.split()) < 3] == []
+
+
+def test_every_dtype_and_level_is_there():
+    for family in ("masks", "poison", "specials", "precision", "bias", "sinks", "strides"):
+        assert {case.dtype for case in cases(family=family)} >= {
+            "float16",
+            "bfloat16",
+            "float32",
+            "float64",
+        }
+    assert set(ids(cases("core"))) < set(ids(cases("full")))
+    assert len(ALL) >= 500
+
+
+def test_operands_are_the_same_every_time():
+    case = next(case for case in ALL if case.id == "masks.everything_at_once.float32")
+    first, second = case.operands(), case.operands()
+    assert all(first[name].tobytes() == second[name].tobytes() for name in "qkv")
+    assert not np.shares_memory(first["q"], second["q"])
+
+
+@pytest.mark.parametrize("case", WITH_ANSWER, ids=ids(WITH_ANSWER))
+def test_reference_agrees_with_answers_worked_out_by_hand(case):
+    detail = expected(case)
+    allowed = bounds(detail, "hard", precision="float64")
+    for name, answer in case.expect().items():
+        if name in allowed:
+            found = np.array(getattr(detail, name))
+            judged = compare(name, found, answer, allowed[name], "float64")
+            assert not judged.message, judged.message
+
+
+GRADIENT_ANSWERS = [case for case in WITH_ANSWER if case.gradients]
+
+
+@pytest.mark.parametrize("case", GRADIENT_ANSWERS, ids=ids(GRADIENT_ANSWERS))
+def test_reference_gives_gradients_worked_out_by_hand(case):
+    found = reference.attention(case.attention_spec(), **case.operands())
+    for name, answer in case.expect().items():
+        assert np.array_equal(found[name], answer), name
+
+
+@pytest.mark.parametrize("case", [case for case in ALL if case.refuses], ids=lambda case: case.id)
+def test_refusals_name_an_exception_of_sdpakit(case):
+    assert issubclass(getattr(errors, case.refuses), errors.SdpakitError)
+    assert case.match
+
+
+def test_reference_passes_its_own_judgement():
+    target = builtin_targets()["reference"]
+    judged = [case for case in cases("core") if not case.refuses]
+    outcomes = [check(target, case) for case in judged]
+    assert [outcome for outcome in outcomes if outcome.verdict != "ok"] == []
+
+
+def test_packed_calls_say_why_they_are_not_called_as_they_stand():
+    assert all(ragged.reason for ragged in RAGGED)
+    assert [r.name for r in RAGGED if not sequences(r)] == ["offsets_beyond_the_data"]
+    for ragged in RAGGED:
+        made = sequences(ragged)
+        assert not made or sum(case.shape.q_len for case in made) == ragged.cu_q[-1]
+
+
+def test_addresses_of_threads():
+    assert gh("a/b#1") == "https://github.com/a/b/issues/1"
+    assert gh("a/b!2") == "https://github.com/a/b/pull/2"
+    known = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+|")
+    assert [case.source for case in ALL if not known.fullmatch(case.source)] == []
+
+
+def test_an_unknown_family_is_an_error():
+    with pytest.raises(KeyError):
+        cases(family="nonsense")

@@ -1,0 +1,131 @@
+"""Gradients of the reference against differences of its own forward results."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from sdpakit import reference
+from sdpakit.conformance import cases
+from sdpakit.errors import ArgumentError
+from sdpakit.spec import AttentionSpec
+
+GRADIENTS = cases(family="gradients")
+STEP = 2.0**-13
+# Operands whose gradient is judged, and the name that it has.
+NAMES = {"q": "dq", "k": "dk", "v": "dv", "bias": "dbias", "sinks": "dsinks"}
+
+
+def in_double(case):
+    """Return spec and operands of a case with q, k, v in float64, values as stored."""
+    operands = case.operands()
+    for name in ("q", "k", "v", "dout"):
+        operands[name] = operands[name].astype(np.float64)
+    spec = dataclasses.replace(case, spec={**case.spec, "dtype": "float64"}).attention_spec()
+    return spec, operands
+
+
+def loss(spec, operands, dout):
+    given = {name: x for name, x in operands.items() if name != "dout"}
+    out = reference.attention(spec, **given)["out"]
+    return float((out * dout).sum()), float(np.abs(out * dout).sum())
+
+
+def slope(spec, operands, name, direction):
+    """Return the slope of the loss along a direction, and how far that can be off."""
+
+    def ends(step):
+        found = []
+        for sign in (1.0, -1.0):
+            moved = operands[name] + sign * step * direction
+            found.append(loss(spec, {**operands, name: moved}, operands["dout"]))
+        return (found[0][0] - found[1][0]) / (2 * step), found[0][1]
+
+    near, size = ends(STEP)
+    far, _ = ends(2 * STEP)
+    # Richardson: the error of `near` is a third of its distance from `far`, to fourth order in the
+    # step; of that a share may be left. Roundings of the sum are divided by the step.
+    return (4 * near - far) / 3, abs(near - far) * STEP + 64 * 2.0**-52 * (size + 1) / STEP
+
+
+def directions(case, name, array):
+    rng = np.random.default_rng([case.seed, *name.encode()])
+    for _ in range(3):
+        direction = rng.standard_normal(array.shape)
+        yield direction / np.abs(direction).max()
+
+
+@pytest.mark.parametrize("case", GRADIENTS, ids=lambda case: case.id)
+def test_gradient_is_that_of_differences(case):
+    spec, operands = in_double(case)
+    found = reference.attention(spec, **operands)
+    judged = 0
+    for name, gradient in NAMES.items():
+        if name not in operands:
+            continue
+        assert found[gradient].shape == operands[name].shape
+        for direction in directions(case, name, operands[name]):
+            expected, error = slope(spec, operands, name, direction)
+            assert abs(float((found[gradient] * direction).sum()) - expected) <= error, name
+            judged += 1
+    assert judged >= 9
+
+
+@pytest.mark.parametrize("case", GRADIENTS, ids=lambda case: case.id)
+def test_gradients_are_finite_and_absent_pairs_have_none(case):
+    spec, operands = in_double(case)
+    found = reference.attention(spec, **operands)
+    given = {name: x for name, x in operands.items() if name != "dout"}
+    attended = reference.detail(spec, **given).attended
+    for gradient in NAMES.values():
+        assert np.isfinite(found.get(gradient, np.zeros(1))).all()
+    dq, dk, dv = (found[name] for name in ("dq", "dk", "dv"))
+    if spec.layout == "bshd":
+        dq, dk, dv = (x.swapaxes(1, 2) for x in (dq, dk, dv))
+    assert (dq[~attended.any(axis=3)] == 0.0).all()
+    kv_heads = (attended.shape[0], spec.kv_heads, spec.group, *attended.shape[2:])
+    unseen = ~attended.reshape(kv_heads).any(axis=(2, 3))
+    assert (dk[unseen] == 0.0).all()
+    assert (dv[unseen] == 0.0).all()
+
+
+def test_gradient_of_a_table():
+    case = next(c for c in GRADIENTS if c.id == "gradients.of_an_expression.float64")
+    spec, operands = in_double(case)
+    found = reference.attention(spec, **operands)["dparams.t"]
+    table = operands["params"]["t"]
+    assert found.shape == table.shape
+    for place in np.ndindex(*table.shape):
+        ends = []
+        for sign in (1.0, -1.0):
+            moved = table.copy()
+            moved[place] += sign * STEP
+            at = {**operands, "params": {"t": moved}}
+            ends.append(loss(spec, at, operands["dout"])[0])
+        difference = (ends[0] - ends[1]) / (2 * STEP)
+        assert found[place] == pytest.approx(difference, rel=2.0**-16, abs=2.0**-20)
+
+
+def test_poison_has_no_gradient():
+    case = next(c for c in GRADIENTS if c.id == "gradients.of_poisoned_masked_keys.float64")
+    found = reference.attention(case.attention_spec(), **case.operands())
+    assert all(np.isfinite(found[name]).all() for name in ("dq", "dk", "dv"))
+    assert (found["dk"][:, :, 3:] == 0).all()
+    assert (found["dv"][:, :, 3:] == 0).all()
+
+
+def test_a_nan_row_makes_its_own_gradients_nan():
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 1, 4, 2)) for _ in range(3))
+    q[0, 0, 1] = np.nan
+    spec = AttentionSpec(q_heads=1, head_dim=2, dtype="float64")
+    found = reference.attention(spec, q, k, v, dout=np.ones((1, 1, 4, 2)))
+    assert np.isnan(found["dq"][0, 0, 1]).all()
+    assert np.isfinite(np.delete(found["dq"], 1, axis=2)).all()
+
+
+def test_dout_of_another_shape_is_refused():
+    spec = AttentionSpec(q_heads=1, head_dim=2, dtype="float64")
+    zeros = (np.zeros((1, 1, 4, 2)),) * 3
+    with pytest.raises(ArgumentError, match="dout"):
+        reference.attention(spec, *zeros, dout=np.zeros((1, 1, 4, 3)))
