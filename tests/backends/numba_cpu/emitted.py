@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 
 import numpy as np
+from llvmlite import ir
 
 from sdpakit.backends.base import Call
 from sdpakit.backends.numba_cpu import context
@@ -15,7 +16,6 @@ from sdpakit.backends.numba_cpu.lower_ranges import emit_ranges, new_function
 from sdpakit.backends.numba_cpu.vector import Lanes, VectorEmitter
 from sdpakit.expr.nodes import Binary, Const, Dot, Expr, Scalar
 from sdpakit.ir.program import Program
-from llvmlite import ir
 
 
 def program_of(logit: Expr, mask: Expr, accum: str = "float32") -> Program:
@@ -96,8 +96,10 @@ class Emitted:
 class Bound:
     def __init__(self, emitted: Emitted, call: Call):
         self.emitted, self.call = emitted, call
-        self.context, self.kept = context.fill(emitted.layout, call, 1.0)
+        size = context.size(emitted.layout, len(call.q_len))
+        self.context = np.zeros(size, np.int64)
         self.ctx = context.address(self.context)
+        context.fill(self.context, self.ctx, emitted.layout, call, 1.0)
 
     def key_ranges(self, b, h, q_lo, q_hi):
         found = np.full(4, -7, np.int64)

@@ -1,4 +1,4 @@
-"""Vector code of expressions against the definition of every operation (`sdpakit.expr.evaluate`)."""
+"""Vector code of expressions against the definition of every operation (`expr.evaluate`)."""
 
 import math
 

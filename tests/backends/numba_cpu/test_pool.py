@@ -125,11 +125,12 @@ def test_a_child_of_fork_makes_helpers_of_its_own():
 
 
 def test_scratch_is_aligned_and_not_shared():
-    with pool.scratch(1000, 3) as first, pool.scratch(1000, 2) as second:
-        addresses = first + second
+    first, second = pool.take_scratch(1000, 3), pool.take_scratch(1000, 2)
+    addresses = [buffer.address for buffer in first + second]
     assert all(address % pool.ALIGNMENT == 0 for address in addresses)
-    assert len(set(addresses)) == 5
-    distances = [abs(a - b) for a in addresses for b in addresses if a != b]
+    distances = [abs(a - b) for n, a in enumerate(addresses) for b in addresses[:n]]
     assert min(distances) >= 1000
-    with pool.scratch(1000, 2) as again:
-        assert set(again) <= set(addresses)
+    pool.give_scratch(first)
+    again = pool.take_scratch(1000, 3)
+    assert {buffer.address for buffer in again} == set(addresses[:3])
+    pool.give_scratch(second + again)

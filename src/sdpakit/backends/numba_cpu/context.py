@@ -119,38 +119,39 @@ def address(array: Array) -> int:
     return array.ctypes.data
 
 
-def fill(layout: ContextLayout, call: Call, c: float) -> tuple[Ints, list[Array]]:
-    """Return the context of a call.
+def size(layout: ContextLayout, batch: int) -> int:
+    """Return the number of int64 of a context: its slots, then the numbers of each batch entry."""
+    return layout.slots + len(BATCH_SLOTS) * batch
+
+
+def fill(context: Ints, where: int, layout: ContextLayout, call: Call, c: float) -> None:
+    """Write the context of a call, whose tables have to outlive it.
 
     Parameters
     ----------
+    context : (size(layout, batch),) int64
+        What is written.
+    where : int
+        Its address.
     layout : ContextLayout
         Of the program that is called.
     call : Call
-        Its values; its arrays have to outlive the context.
+        The values.
     c : float
         Content of `SLOT_SCALE`.
-
-    Returns
-    -------
-    context : (layout.slots,) int64
-        The array.
-    kept : list of array
-        Further arrays that have to outlive it.
     """
-    context = np.zeros(layout.slots, np.int64)
     context[SLOT_SCALE] = float_bits(c)
-    kept: list[Array] = []
+    start, batch = layout.slots, len(call.q_len)
     for name, slot in BATCH_SLOTS.items():
-        kept.append(np.ascontiguousarray(getattr(call, name), np.int64))
-        context[slot] = address(kept[-1])
+        context[slot] = where + 8 * start
+        context[start : start + batch] = getattr(call, name)
+        start += batch
     for name, slot in layout.scalar_slots.items():
         value = call.scalars[name]
         is_float = layout.scalar_kinds[name] == "float"
         context[slot] = float_bits(float(value)) if is_float else int(value)
     for name, slots in layout.table_slots.items():
         _fill_table(context, slots, call.tables[name], search=name in layout.searched)
-    return context, kept
 
 
 def _fill_table(context: Ints, slots: TableSlots, table: Array, *, search: bool) -> None:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from sdpakit.backends.numba_cpu import driver, pool, schedule
+from sdpakit.backends.numba_cpu import context, driver, pool, schedule
 from sdpakit.backends.numba_cpu.codegen import compile_ir
-from sdpakit.backends.numba_cpu.context import (
-    SLOT_KV_LEN,
-    SLOT_Q_LEN,
-    ContextLayout,
-    Ints,
-    address,
-    fill,
-    float_bits,
-)
+from sdpakit.backends.numba_cpu.context import ContextLayout, Ints, address, float_bits
 from sdpakit.backends.numba_cpu.lower import Plan, lower
 
 if TYPE_CHECKING:
@@ -28,13 +22,14 @@ LOG2_E = 1.0 / math.log(2.0)
 # A scale within 2**+-SCALE_EXPONENT leaves c = scale * log2(e) a normal number of every element;
 # of any other one a power of two goes into q, which is exact unless q leaves the range of floats.
 SCALE_EXPONENT = 100
-STATISTICS = {
+KEPT_DEALS = 64  # shapes whose partition is remembered
+OUTPUTS = {
+    "out": driver.OUT,
     "lse": driver.LSE,
     "max_logit": driver.MAX_LOGIT,
     "entropy": driver.ENTROPY,
     "sum_p2": driver.SUM_P2,
 }
-OPTIONAL = ("key_ranges", "tile_class", "sink")
 
 
 def split_scale(scale: float) -> tuple[float, float]:
@@ -51,10 +46,33 @@ def split_scale(scale: float) -> tuple[float, float]:
     return scale / factor * LOG2_E, factor
 
 
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """How calls of one shape are dealt out.
+
+    Attributes
+    ----------
+    threads : int
+        Threads that take part.
+    parts : Partition
+        Items.
+    scratch_bytes : int
+        Scratch of each thread.
+    template : (driver.FIELDS,) int64
+        Descriptor without what differs between two such calls.
+    """
+
+    threads: int
+    parts: schedule.Partition
+    scratch_bytes: int
+    template: Ints
+
+
 class Code:
-    """One compiled module: what the descriptor says of it in every call."""
+    """One compiled module, and the deals of the shapes that it was called with."""
 
     def __init__(self, artifact: Artifact) -> None:
+        self.deal = functools.lru_cache(maxsize=KEPT_DEALS)(self._deal)
         self.plan: Plan = artifact.meta["plan"]
         self.module = compile_ir(cast(str, artifact.stages["llvm"]), self.plan.layout.isa)
         self.context = ContextLayout.of(self.plan.program)
@@ -99,6 +117,32 @@ class Code:
                 d[field] = statistics + layout.stat_rows.index(name) * layout.row_bytes
         return d
 
+    def _deal(self, shape: schedule.Shape, threads: int) -> Deal:
+        layout = self.plan.layout
+        threads = schedule.useful_threads(layout, shape, threads)
+        parts = schedule.partition(layout, shape, threads)
+        scratch = schedule.ScratchPlan.of(layout, parts.panels)
+        d = self.template.copy()
+        for field, value in (
+            (driver.ITEMS, parts.items),
+            (driver.BATCH, shape.batch),
+            (driver.KV_HEADS, shape.kv_heads),
+            (driver.GROUP, shape.group),
+            (driver.ROW_CHUNKS, parts.row_chunks),
+            (driver.CHUNK_ROWS, parts.chunk_rows),
+            (driver.HEAD_CHUNKS, parts.head_chunks),
+            (driver.CHUNK_HEADS, parts.chunk_heads),
+            (driver.K_TILE_AT, scratch.k_tile),
+            (driver.V_TILE_AT, scratch.v_tile),
+            (driver.P_AT, scratch.p),
+            (driver.STAGING_AT, scratch.staging),
+            (driver.FACTORS_AT, scratch.factors),
+            (driver.RANGES_AT, scratch.ranges),
+            (driver.PANELS_AT, scratch.panels),
+        ):
+            d[field] = value
+        return Deal(min(threads, parts.items), parts, scratch.size, d)
+
 
 class CpuLauncher:
     """Runs calls of one spec (`sdpakit.backends.base.Launcher`)."""
@@ -110,19 +154,21 @@ class CpuLauncher:
 
     def __call__(self, call: Call) -> None:
         """Compute `call`."""
-        shape = _shape(call)
-        if shape.batch * shape.kv_heads * shape.group * shape.q_len == 0:
+        if math.prod(call.q.shape[:3]) == 0:
             return
         _fill_padding(call, self._artifact.program.empty_row)
         code = self._code(call.int_bits)
-        threads, parts, scratch = self._deal(code, shape, call.threads)
-        d = _descriptor(code, call, shape, parts, scratch)
+        deal = code.deal(_shape(call), call.threads)
+        d = np.empty(driver.FIELDS + context.size(code.context, len(call.q_len)), np.int64)
+        d[: driver.FIELDS] = deal.template
+        where = address(d)
+        _fill_arrays(d, call)
         c = _fill_scale(d, float(call.scalars["scale"])) if code.plan.is_fast else 1.0
-        context, kept = fill(code.context, call, c)
-        d[driver.CONTEXT] = address(context)
-        d[driver.Q_LEN], d[driver.KV_LEN] = context[SLOT_Q_LEN], context[SLOT_KV_LEN]
-        self._run(d, parts.items, scratch.size, threads)
-        del kept
+        values, at = d[driver.FIELDS :], where + 8 * driver.FIELDS
+        context.fill(values, at, code.context, call, c)
+        d[driver.CONTEXT] = at
+        d[driver.Q_LEN], d[driver.KV_LEN] = values[context.SLOT_Q_LEN], values[context.SLOT_KV_LEN]
+        self._run(d, where, deal)
 
     def explain(self, call: Call | None) -> Mapping[str, Any]:
         """Return facts about the code and, for a call, about its items, scratch and threads."""
@@ -137,12 +183,12 @@ class CpuLauncher:
             "from_disk_cache": code.module.from_cache,
         }
         if call is not None:
-            threads, parts, scratch = self._deal(code, _shape(call), call.threads)
+            deal = code.deal(_shape(call), call.threads)
             facts |= {
-                "threads": threads,
-                "items": parts.items,
-                "item": f"{parts.chunk_rows} rows x {parts.chunk_heads} heads",
-                "scratch_bytes_per_thread": scratch.size,
+                "threads": deal.threads,
+                "items": deal.parts.items,
+                "item": f"{deal.parts.chunk_rows} rows x {deal.parts.chunk_heads} heads",
+                "scratch_bytes_per_thread": deal.scratch_bytes,
                 "int_bits": call.int_bits,
             }
         return facts
@@ -155,27 +201,21 @@ class CpuLauncher:
             self._codes[int_bits] = Code(lower(self._artifact.program, options, int_bits))
         return self._codes.get(int_bits, self._codes[max(self._codes)])
 
-    def _deal(
-        self, code: Code, shape: schedule.Shape, threads: int
-    ) -> tuple[int, schedule.Partition, schedule.ScratchPlan]:
-        layout = code.plan.layout
-        threads = schedule.useful_threads(layout, shape, threads)
-        parts = schedule.partition(layout, shape, threads)
-        scratch = schedule.ScratchPlan.of(layout, parts.panels)
-        return min(threads, parts.items), parts, scratch
-
-    def _run(self, d: Ints, items: int, scratch_bytes: int, threads: int) -> None:
-        """Work on the items of a descriptor until all are done."""
-        where = address(d)
-        with pool.scratch(scratch_bytes, threads) as buffers:
-            if threads == 1:
-                self._worker(where, buffers[0])
+    def _run(self, d: Ints, where: int, deal: Deal) -> None:
+        """Work on the items of the descriptor `d` at address `where` until all are done."""
+        buffers = pool.take_scratch(deal.scratch_bytes, deal.threads)
+        try:
+            if deal.threads == 1:
+                self._worker(where, buffers[0].address)
                 return
+            # A helper that wakes late still reads `d`, which lives as long as the second function.
             pool.run(
-                lambda slot: self._worker(where, buffers[slot]),
-                lambda: bool(d[driver.DONE_ITEMS] == items),
-                threads,
+                lambda slot: self._worker(where, buffers[slot].address),
+                lambda: bool(d[driver.DONE_ITEMS] == deal.parts.items),
+                deal.threads,
             )
+        finally:
+            pool.give_scratch(buffers)
 
 
 def _shape(call: Call) -> schedule.Shape:
@@ -187,43 +227,21 @@ def _shape(call: Call) -> schedule.Shape:
 def _fill_padding(call: Call, empty_row: str) -> None:
     """Write the rows past q_len, which are empty (MASK-4, EMPTY-1)."""
     values = {"out": math.nan if empty_row == "nan" else 0.0, "entropy": 0.0, "sum_p2": 0.0}
-    for b in np.flatnonzero(call.q_len < call.q.shape[2]):
-        for name, array in call.outputs.items():
-            array[b, :, call.q_len[b] :] = values.get(name, -math.inf)
+    rows = call.q.shape[2]
+    for b, q_len in enumerate(call.q_len.tolist()):
+        if q_len < rows:
+            for name, array in call.outputs.items():
+                array[b, :, q_len:] = values.get(name, -math.inf)
 
 
-def _descriptor(
-    code: Code,
-    call: Call,
-    shape: schedule.Shape,
-    parts: schedule.Partition,
-    scratch: schedule.ScratchPlan,
-) -> Ints:
-    """Return the descriptor of a call, without its context."""
-    d = code.template.copy()
-    d[driver.ITEMS] = parts.items
-    d[driver.BATCH], d[driver.KV_HEADS], d[driver.GROUP] = shape.batch, shape.kv_heads, shape.group
-    d[driver.ROW_CHUNKS], d[driver.CHUNK_ROWS] = parts.row_chunks, parts.chunk_rows
-    d[driver.HEAD_CHUNKS], d[driver.CHUNK_HEADS] = parts.head_chunks, parts.chunk_heads
+def _fill_arrays(d: Ints, call: Call) -> None:
+    """Write addresses and strides of the arrays of a call into its descriptor."""
     for field, array in ((driver.Q, call.q), (driver.K, call.k), (driver.V, call.v)):
         d[field : field + 5] = (address(array), *array.strides)
-    out = call.outputs.get("out")
-    if out is not None and out.size > 0:
-        d[driver.OUT : driver.OUT + 5] = (address(out), *out.strides)
-    for name, field in STATISTICS.items():
-        if name in call.outputs:
-            rows = call.outputs[name]
-            d[field : field + 4] = (address(rows), *rows.strides)
-    d[driver.K_TILE_AT : driver.PANELS_AT + 1] = (
-        scratch.k_tile,
-        scratch.v_tile,
-        scratch.p,
-        scratch.staging,
-        scratch.factors,
-        scratch.ranges,
-        scratch.panels,
-    )
-    return d
+    for name, array in call.outputs.items():
+        if array.size > 0:
+            field = OUTPUTS[name]
+            d[field : field + 1 + array.ndim] = (address(array), *array.strides)
 
 
 def _fill_scale(d: Ints, scale: float) -> float:

@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 KEPT_BUFFERS = 64  # free buffers of one size that are kept for later calls
-
-Buffer = npt.NDArray[np.uint8]
 
 
 class Job:
@@ -155,31 +151,39 @@ def run(work: Callable[[int], object], is_done: Callable[[], bool], threads: int
         job.wait()
 
 
+class Buffer:
+    """Scratch memory of one thread, aligned to `ALIGNMENT`."""
+
+    __slots__ = ("_memory", "address", "size")
+
+    def __init__(self, size: int) -> None:
+        self._memory = np.empty(size + ALIGNMENT, np.uint8)
+        self.size = size
+        self.address: int = -(-self._memory.ctypes.data // ALIGNMENT) * ALIGNMENT
+
+
 _FREE: dict[int, list[Buffer]] = {}
 
 
-def _aligned(size: int) -> Buffer:
-    raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = -raw.__array_interface__["data"][0] % ALIGNMENT
-    return raw[start : start + size]
+def take_scratch(size: int, count: int) -> list[Buffer]:
+    """Return `count` buffers of at least `size` bytes that nobody else uses until they are given.
 
-
-@contextmanager
-def scratch(size: int, count: int) -> Iterator[list[int]]:
-    """Lend `count` buffers of at least `size` bytes and yield their addresses.
-
-    Contents are undefined, no two calls share a buffer while they run, and memory is touched only
-    where it is used.
+    They hold anything, and cost memory only where they are used.
     """
     rounded = 1 << max(12, (size - 1).bit_length())
     free = _FREE.setdefault(rounded, [])
     buffers: list[Buffer] = []
-    for _ in range(count):
+    while len(buffers) < count:
         try:
             buffers.append(free.pop())
         except IndexError:
-            buffers.append(_aligned(rounded))
-    try:
-        yield [buffer.__array_interface__["data"][0] for buffer in buffers]
-    finally:
-        free.extend(buffers[: max(0, KEPT_BUFFERS - len(free))])
+            buffers.append(Buffer(rounded))
+    return buffers
+
+
+def give_scratch(buffers: list[Buffer]) -> None:
+    """Take buffers back for later calls."""
+    for buffer in buffers:
+        free = _FREE[buffer.size]
+        if len(free) < KEPT_BUFFERS:
+            free.append(buffer)
