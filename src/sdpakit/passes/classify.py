@@ -231,15 +231,15 @@ class _Solver(Generic[T, C]):
 
     def _limits(self, factor: int, rest: tuple[T, T]) -> tuple[T, T]:
         """Return the range of x0: `factor * x + rest <= 0` iff x <= x0 (factor > 0) or x >= x0."""
+        if factor == -1:
+            return rest
         ops = self.ops
         zero, size = ops.const(0), ops.const(abs(factor))
-        if factor > 0:
-            return ops.floordiv(ops.sub(zero, rest[1]), size), ops.floordiv(
-                ops.sub(zero, rest[0]), size
-            )
+        low, high = ops.sub(zero, rest[1]), ops.sub(zero, rest[0])
+        if factor != 1:
+            low, high = ops.floordiv(low, size), ops.floordiv(high, size)
         # ceil(a / c) = -floor(-a / c)
-        low, high = (ops.sub(zero, ops.floordiv(ops.sub(zero, r), size)) for r in rest)
-        return low, high
+        return (low, high) if factor > 0 else (ops.sub(zero, high), ops.sub(zero, low))
 
     def _bounded(
         self, factor: int, rest: tuple[T, T], end: Callable[[T], T], start: Callable[[T], T]

@@ -217,17 +217,22 @@ class Intervals(Generic[T, C]):
         """Return the interval of a linear form."""
         ops = self.ops
         lo = hi = ops.const(form.const)
+        is_zero = form.const == 0
         for atom, factor in form.terms.items():
             atom_lo, atom_hi = self.interval(atom)
             if factor < 0:
                 atom_lo, atom_hi = atom_hi, atom_lo
             if factor == -1:
                 lo, hi = ops.sub(lo, atom_lo), ops.sub(hi, atom_hi)
-                continue
-            if factor != 1:
-                scale = ops.const(factor)
-                atom_lo, atom_hi = ops.mul(scale, atom_lo), ops.mul(scale, atom_hi)
-            lo, hi = ops.add(lo, atom_lo), ops.add(hi, atom_hi)
+            else:
+                if factor != 1:
+                    scale = ops.const(factor)
+                    atom_lo, atom_hi = ops.mul(scale, atom_lo), ops.mul(scale, atom_hi)
+                if is_zero:
+                    lo, hi = atom_lo, atom_hi
+                else:
+                    lo, hi = ops.add(lo, atom_lo), ops.add(hi, atom_hi)
+            is_zero = False
         return lo, hi
 
     def truth(self, node: Expr) -> tuple[C, C]:

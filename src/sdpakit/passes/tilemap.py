@@ -24,6 +24,9 @@ _HEAD = frozenset({"h"})
 # Q tiles, or boxes, looked at together: some fifty vectors of so many int64 are alive at a time.
 _CHUNK = 1 << 11
 
+# Runs that are tried first where there are too many tiles to look at all.
+_SAMPLE = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -264,12 +267,14 @@ class _Grid:
         self, runs: Array, lengths: tuple[int, int], max_boxes: int, counts: TileMap
     ) -> None:
         """Classify runs of k tiles by halving those that are not decided as a whole."""
-        idle = 0  # rounds in a row that decided nothing
+        hopeless = None
         while runs.shape[1]:
             tiles = int((runs[2] - runs[1]).sum())
             if tiles <= max_boxes // 4:
                 runs = _single_tiles(runs)
-            elif runs.shape[1] > max_boxes or idle == 2:
+            elif hopeless is None:
+                hopeless = self._is_hopeless(runs, lengths)
+            if hopeless or runs.shape[1] > max_boxes:
                 counts.partial += tiles
                 counts.unresolved += tiles
                 return
@@ -279,7 +284,18 @@ class _Grid:
                 for start in range(0, runs.shape[1], _CHUNK)
             ]
             runs = np.concatenate(parts, axis=1)
-            idle = idle + 1 if int((runs[2] - runs[1]).sum()) == tiles else 0
+
+    def _is_hopeless(self, runs: Array, lengths: tuple[int, int]) -> bool:
+        """Return whether halving a sample of the longer runs three times decides nothing."""
+        sample = runs[:, runs[2] - runs[1] > 1]
+        sample = sample[:, :: max(1, sample.shape[1] // _SAMPLE)]
+        some = bool(sample.shape[1])
+        for _ in range(3):
+            found = TileMap()
+            sample = self._decide(sample, lengths, found)
+            if found.empty or found.full:
+                return False
+        return some
 
     def _decide(self, runs: Array, lengths: tuple[int, int], counts: TileMap) -> Array:
         """Count the runs that are decided, or are one tile; return the halves of the others."""

@@ -182,12 +182,16 @@ class VectorOps:
 
     def lower_bound(self, load: Load, leading: Sequence[Array], value: Array) -> Array:
         """Return the number of elements < value of a sorted row."""
-        row = self._row(load, leading)[0]
+        row, key = self._row(load, leading)
+        if not self._is_ascending(key, row):
+            return self.const(0)  # not used
         return np.where(value > _largest(row), row.shape[0], _search(row, value, "left"))
 
     def upper_bound(self, load: Load, leading: Sequence[Array], value: Array) -> Array:
         """Return the number of elements <= value of a sorted row."""
-        row = self._row(load, leading)[0]
+        row, key = self._row(load, leading)
+        if not self._is_ascending(key, row):
+            return self.const(0)  # not used
         return np.where(value < _least(row), 0, _search(row, value, "right"))
 
     def _row(self, load: Load, leading: Sequence[Array]) -> tuple[Array, tuple[object, ...]]:
