@@ -180,6 +180,7 @@ def _head(e: VectorEmitter, ctx: Value, b: Value, h: Value) -> Lanes:
 def _emit_sink(module: Any, plan: Plan, context: ContextLayout) -> None:
     """Emit sink(ctx, b, h) -> bits of the float64 logit of SINK-1."""
     b = new_function(module, "sink", ("ctx", "b", "h"))
+    b.comment("SINK-1: one more logit of a head, neither scaled nor capped, without a value row")
     e = VectorEmitter(b, plan.layout.isa, plan.layout.element)
     lanes = _head(e, *b.function.args)  # the verifier lets a sink read nothing else
     assert plan.program.sink is not None

@@ -305,6 +305,7 @@ def emit_ranges(module: Any, isa: Isa, program: Program) -> None:
     context = ContextLayout.of(program)
     rows = ("ctx", "b", "h", "q_lo", "q_hi")
     b = new_function(module, "key_ranges", (*rows, "out"))
+    b.comment("keys that some row of a panel may see (MASK-1), and keys that every row sees")
     ops, box, (out,) = _start(b, isa, context)
     zero = ops.const(0)
     box["k"] = zero, ops.sub(box["kv_len"][0], ops.const(1))
@@ -315,6 +316,7 @@ def emit_ranges(module: Any, isa: Isa, program: Program) -> None:
     b.ret(zero)
 
     b = new_function(module, "tile_class", (*rows, "k_lo", "k_hi"))
+    b.comment("bit 0: some pair may be attended (else EMPTY), bit 1: some may not (else FULL)")
     ops, box, (k_lo, k_hi) = _start(b, isa, context)
     box["k"] = k_lo, k_hi
     can_true, can_false = tile_class(program.mask, ops, box)

@@ -109,10 +109,15 @@ class Pool:
         self.size = 0
 
     def take(self, wanted: int) -> list[Helper]:
-        """Return at most `wanted` sleeping helpers; the pool grows until it has that many."""
+        """Return at most `wanted` sleeping helpers.
+
+        The pool grows until it has that many or one for each further core, so that two callers can
+        share the cores, and many callers cannot flood them.
+        """
+        limit = max(wanted, (os.cpu_count() or 1) - 1)
         with self._lock:
             taken = [self._idle.pop() for _ in range(min(wanted, len(self._idle)))]
-            while len(taken) < wanted and self.size < wanted:
+            while len(taken) < wanted and self.size < limit:
                 try:
                     taken.append(Helper(self))
                 except RuntimeError:  # the system has no more threads: the items need none
