@@ -80,17 +80,12 @@ def run(program: Program, call: Operands) -> None:
     call : Operands
         Checked operands; `call.outputs` holds an array for each of `program.outputs`.
     """
-    batch, q_heads, q_rows, _ = call.q.shape
-    group = max(1, q_heads // max(1, call.k.shape[1]))
     with np.errstate(all="ignore"):  # NUM-4: NaN and infinities are values
-        for b in range(batch):
-            for h in range(q_heads):
-                k, v = (x[b, h // group].astype(program.accum_dtype) for x in (call.k, call.v))
-                for rows in _blocks(q_rows, k.shape[0]):
-                    results = _block(program, call, _Block(b, h, rows, k, v))
-                    for name in program.outputs:
-                        # NUM-5: the one rounding to the dtype of the output.
-                        call.outputs[name][b, h, rows] = results[name]
+        for block in _blocks(program, call):
+            results = _compute(program, call, block)
+            for name in program.outputs:
+                # NUM-5: the one rounding to the dtype of the output.
+                call.outputs[name][block.b, block.h, block.rows] = results[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +120,18 @@ class _Softmax:
         return np.asarray(~self.present.any(axis=1, keepdims=True))
 
 
-def _blocks(q_rows: int, kv_rows: int) -> Iterator[slice]:
+def _blocks(program: Program, call: Operands) -> Iterator[_Block]:
+    batch, q_heads, q_rows, _ = call.q.shape
+    kv_heads, kv_rows = call.k.shape[1:3]
+    group = max(1, q_heads // max(1, kv_heads))
     step = max(1, _MAX_PAIRS // max(1, kv_rows))
-    for start in range(0, q_rows, step):
-        yield slice(start, min(start + step, q_rows))
+    for b, h in np.ndindex(batch, q_heads):
+        k, v = (x[b, h // group].astype(program.accum_dtype) for x in (call.k, call.v))
+        for start in range(0, q_rows, step):
+            yield _Block(b, h, slice(start, min(start + step, q_rows)), k, v)
 
 
-def _block(program: Program, call: Operands, block: _Block) -> dict[str, Array]:
+def _compute(program: Program, call: Operands, block: _Block) -> dict[str, Array]:
     q = call.q[block.b, block.h, block.rows].astype(program.accum_dtype)
     environment = _environment(program, call, block, q @ block.k.T)
     pairs = (q.shape[0], block.k.shape[0])
