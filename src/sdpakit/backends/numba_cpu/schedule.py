@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 
-# Panels of one item share each packed tile of K and V, so more of them cost less packing, until
-# their state no longer fits beside the tiles in the second-level cache.
-STATE_BYTES = 512 * 1024
+# Panels of one item share each packed tile of K and V: with a thousand rows packing takes 2 % of
+# the time. Their state streams by once a tile, so more of it than a near cache holds costs more.
+STATE_BYTES = 1024 * 1024
 ITEMS_PER_THREAD = 4  # the last items are unequal: with so many, a thread waits for a small part
 MIN_ITEM_PANELS = 4  # fewer would pack K and V more often than it helps the balance
 SERIAL_FLOPS = 10_000_000  # about 0.2 ms of one core: waking a thread costs a tenth of it
