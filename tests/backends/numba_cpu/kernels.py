@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from llvmlite import ir
 
-from sdpakit.backends.numba_cpu import abi
+from sdpakit.backends.numba_cpu import abi, packing
 from sdpakit.backends.numba_cpu.codegen import compile_ir
 from sdpakit.backends.numba_cpu.isa import select_isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
@@ -75,8 +75,21 @@ def elementwise(isa_name: str, element: str, **functions):
     return call
 
 
+def packers(layout: PanelLayout) -> str:
+    """Return the text of a module without the step, which takes most of the time to compile."""
+    module = ir.Module(name="test", context=ir.Context())
+    for emit in (
+        packing.emit_pack_q,
+        packing.emit_pack_k,
+        packing.emit_pack_v,
+        packing.emit_unpack_o,
+    ):
+        emit(module, layout)
+    return str(module)
+
+
 class Kernel:
-    """All functions of one module, with scratch."""
+    """All functions of one module, with scratch; `step=False` leaves the panel step out."""
 
     def __init__(self, isa: str, dtype: str, d: int, dv: int, out_dtype: str | None = None, **more):
         staged = more.get("staged", ())
@@ -89,7 +102,9 @@ class Kernel:
             statistics=more.pop("statistics", False),
             dense=tuple(table.dtype for table in staged),
         )
-        self.code = compile_ir(emit_module(layout, **more), layout.isa)
+        whole = more.pop("step", True)
+        text = emit_module(layout, **more) if whole else packers(layout)
+        self.code = compile_ir(text, layout.isa)
         self.element = np.dtype(layout.element)
         self.ctx = np.zeros(64, np.int64)
         self.kt, self.vt = aligned(layout.k_tile_bytes), aligned(layout.v_tile_bytes + 64)
@@ -98,6 +113,7 @@ class Kernel:
         self.staging = aligned(layout.staging_bytes)
 
     def pack_q(self, q: np.ndarray, factor: float = 1.0) -> np.ndarray:
+        assert len(q) <= self.layout.width
         call = function(self.code, "pack_q", 6)
         call(q.ctypes.data, *strides(q), len(q), self.qt.ctypes.data, bits(factor))
         return self.qt.view(self.element)[: self.layout.head_dim * self.layout.width].reshape(

@@ -1,4 +1,4 @@
-"""Packers: every dtype, ragged sizes, strides; what lies around the rows is neither read nor written."""
+"""Packers: every dtype, ragged sizes, strides; nothing around the rows is read or written."""
 
 import mmap
 
@@ -10,14 +10,14 @@ from sdpakit.backends.numba_cpu.isa import available_isas
 
 ISAS = available_isas()
 DTYPES = list(NP)
-WIDTHS = [(1, 1), (5, 17), (16, 31), (80, 64)]
+WIDTHS = [(1, 1), (5, 17), (80, 31)]
 
 
 @pytest.fixture(scope="module", params=[(i, d) for i in ISAS for d in DTYPES], ids=str)
 def kernels(request):
     isa, dtype = request.param
     other = {"float32": "bfloat16", "float64": "float16"}.get(dtype, dtype)
-    return [Kernel(isa, dtype, d, dv, out_dtype=other) for d, dv in WIDTHS]
+    return [Kernel(isa, dtype, d, dv, out_dtype=other, step=False) for d, dv in WIDTHS]
 
 
 def draw(shape, dtype, seed=0):
@@ -162,16 +162,19 @@ HARD_ROUNDINGS = [
 @pytest.mark.parametrize("out_dtype", DTYPES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_roundings_that_are_easy_to_get_wrong(isa, out_dtype, dtype):
-    """Ties, overflow, subnormals, and from float64 the second rounding that must not happen (NUM-5)."""
+    """Ties, overflow, subnormals, and from float64 no second rounding (NUM-5)."""
     count = len(HARD_ROUNDINGS)
-    kernel = Kernel(isa, dtype, 1, count, out_dtype=out_dtype)
+    kernel = Kernel(isa, dtype, 1, count, out_dtype=out_dtype, step=False)
     with np.errstate(over="ignore"):
         values = np.array(HARD_ROUNDINGS).astype(kernel.element)
         want = rounded(values, out_dtype)
     acc = np.repeat(values[:, None], kernel.layout.width, 1)
     kernel.ot[: acc.nbytes] = acc.view(np.uint8).ravel()
     one = np.ones(kernel.layout.width, kernel.element)
-    for out in (np.zeros((1, count), NP[out_dtype]), np.zeros((1, 2 * count), NP[out_dtype])[:, ::2]):
+    for out in (
+        np.zeros((1, count), NP[out_dtype]),
+        np.zeros((1, 2 * count), NP[out_dtype])[:, ::2],
+    ):
         kernel.unpack_o(one, out)
         assert np.array_equal(out[0], want, equal_nan=True)
         assert np.array_equal(np.signbit(out[0][:2]), [False, True])
@@ -181,7 +184,7 @@ def test_roundings_that_are_easy_to_get_wrong(isa, out_dtype, dtype):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_every_half_precision_number_is_read_exactly(isa, dtype):
     every = np.arange(2**16, dtype=np.uint16).view(NP[dtype])
-    kernel = Kernel(isa, dtype, 64, 64)
+    kernel = Kernel(isa, dtype, 64, 64, step=False)
     rows = every.reshape(-1, 64)
     for start in range(0, len(rows), kernel.layout.block_kv):
         part = rows[start : start + kernel.layout.block_kv]

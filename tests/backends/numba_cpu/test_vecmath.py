@@ -38,7 +38,9 @@ ACCURACY = [
 ]
 
 
-@pytest.fixture(scope="module", params=[(i, x) for i in available_isas() for x in ELEMENTS], ids=str)
+@pytest.fixture(
+    scope="module", params=[(i, x) for i in available_isas() for x in ELEMENTS], ids=str
+)
 def call(request):
     isa, element = request.param
     return element, elementwise(isa, element, **FUNCTIONS)

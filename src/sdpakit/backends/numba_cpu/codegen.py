@@ -62,7 +62,7 @@ class KernelModule:
         Whether the machine code came from the disk.
     """
 
-    def __init__(self, text: str, isa: Isa, code: bytes, from_cache: bool) -> None:
+    def __init__(self, text: str, isa: Isa, code: bytes, *, from_cache: bool) -> None:
         llvm = _llvm()
         self.ir = text
         self.isa = isa
@@ -112,10 +112,10 @@ def _compile(text: str, isa: Isa) -> bytes:
 def _load(text: str, isa: Isa, key: str) -> KernelModule:
     stored = objectcache.read(key)
     if stored is not None:
-        return KernelModule(text, isa, stored, True)
+        return KernelModule(text, isa, stored, from_cache=True)
     code = _compile(text, isa)
     objectcache.write(key, code)
-    return KernelModule(text, isa, code, False)
+    return KernelModule(text, isa, code, from_cache=False)
 
 
 def compile_ir(text: str, isa: Isa) -> KernelModule:
@@ -153,6 +153,6 @@ def compile_count() -> int:
 
 
 def clear_loaded() -> None:
-    """Forget the modules of this process (those in use stay alive), so that the next one comes from the disk."""
+    """Forget the modules of this process; those in use stay alive."""
     with _LOCK:
         _LOADED.clear()

@@ -28,13 +28,15 @@ class Isa:
     fma : bool
         A fused multiply-add exists. Without it `llvm.fma` would become a call into libm.
     half : bool
-        float16 <-> float32 is an instruction. Without it `fpext` on half would become a library call.
+        float16 <-> float32 is an instruction. Without it `fpext` on half would become a library
+        call.
     rounding : bool
         floor and ceil are instructions (SSE 4.1 and later).
     scalef : bool
         AVX-512: 2**floor(t) * p and t - floor(t) are one instruction each.
     cpu, features : str
-        Target of LLVM. A lowered ISA names a generic CPU, so that no instruction of the host slips in.
+        Target of LLVM. A lowered ISA names a generic CPU, so that no instruction of the host slips
+        in.
     """
 
     name: str
@@ -52,16 +54,22 @@ class Isa:
         return self.vector_bytes // (4 if element == "float32" else 8)
 
     def tile(self) -> tuple[int, int]:
-        """Return the register tile (rows R, vectors NV): R * NV accumulators, NV panel vectors and a broadcast.
+        """Return the register tile: rows R and vectors NV.
 
-        12 x 2 leaves 6 of 32 registers, 6 x 2 leaves 4 of 16: LLVM allocates both without a spill. Smaller tiles load
-        more for each multiply-add, and more rows of fewer vectors are bound by broadcasts.
+        R * NV registers accumulate, NV hold queries, and one or two a broadcast.
+
+        12 x 2 leaves 6 of 32 registers, 6 x 2 leaves 4 of 16: LLVM allocates both without a spill.
+        Smaller tiles load more for each multiply-add, and more rows of fewer vectors are bound by
+        broadcasts.
         """
         return (12, 2) if self.registers >= 32 else (6, 2)
 
 
 def _x86_isas(cpu: str, flags: dict[str, bool], features: str) -> dict[str, Isa]:
-    """Return the x86 ISAs that a CPU of these flags can run, lowest first; only the best one is tuned for the CPU."""
+    """Return the x86 ISAs that a CPU of these flags can run, lowest first.
+
+    Only the best one is tuned for the CPU; a lower one is for x86-64 at large.
+    """
     found = {"baseline": Isa("baseline", 16, 16, False, False, False, False, "x86-64", "")}
     if all(flags.get(name, False) for name in ("avx2", "fma", "f16c", "bmi2", "lzcnt", "movbe")):
         found["avx2"] = Isa("avx2", 32, 16, True, True, True, False, "x86-64-v3", "")
@@ -99,8 +107,8 @@ def select_isa(name: str | None = None) -> Isa:
     Parameters
     ----------
     name : str or None
-        One of `available_isas()`, "auto" for the best of them, None for the value of the environment variable
-        `SDPAKIT_CPU_ISA` (unset: "auto").
+        One of `available_isas()`, "auto" for the best of them, None for the value of the
+        environment variable `SDPAKIT_CPU_ISA` (unset: "auto").
 
     Raises
     ------

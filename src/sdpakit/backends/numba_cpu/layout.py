@@ -1,7 +1,8 @@
-"""Sizes of packed tiles and scratch, for the emitter and for the driver that allocates; needs no LLVM.
+"""Sizes of packed tiles and scratch, for the emitter and for the driver; needs no LLVM.
 
-A panel is W = NV * w queries, one in each lane of NV vectors. Keys come in tiles of up to Bc on the absolute grid of multiples
-of Bc, so that the bits of a row never depend on how rows are dealt out to workers (DET-1).
+A panel is W = NV * w queries, one in each lane of NV vectors. Keys come in tiles of up to Bc on the
+absolute grid of multiples of Bc, so that the bits of a row never depend on how rows are dealt out
+to workers (DET-1).
 """
 
 from __future__ import annotations
@@ -103,7 +104,10 @@ class PanelLayout:
 
     @cached_property
     def k_row_bytes(self) -> int:
-        """Stride of packed K rows: R rows at a multiple of 1 KiB would share too few sets of the first-level cache."""
+        """Stride of packed K rows.
+
+        R rows at a multiple of 1 KiB would share too few sets of the first-level cache.
+        """
         plain = self.head_dim * self.esz
         return plain + 64 if plain % 1024 == 0 else plain
 
@@ -116,7 +120,8 @@ class PanelLayout:
     def v_groups(self) -> tuple[tuple[int, int, int], ...]:
         """Groups (d0, size, byte offset) of packed V, sizes as equal as can be, the larger first.
 
-        A group is [Bc][size]. Behind it a vector of slack: rows are stored a whole vector at a time.
+        A group is [Bc][size]. Behind it a vector of slack: rows are stored a whole vector at a
+        time.
         """
         if self.v_head_dim == 0:
             return ()

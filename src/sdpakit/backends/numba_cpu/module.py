@@ -8,8 +8,10 @@ from typing import Any
 from llvmlite import ir
 
 from sdpakit.backends.numba_cpu import packing
+from sdpakit.backends.numba_cpu.frame import declare_step
 from sdpakit.backends.numba_cpu.layout import PanelLayout
-from sdpakit.backends.numba_cpu.panel import LogitFn, MaskFn, Pairs, PanelStep, declare_step
+from sdpakit.backends.numba_cpu.logits import LogitFn, MaskFn, Pairs
+from sdpakit.backends.numba_cpu.panel import PanelStep
 from sdpakit.backends.numba_cpu.staging import Staged
 
 # Part of the key of cached objects, together with the IR text.
@@ -32,7 +34,7 @@ def emit_module(
     layout : PanelLayout
         Sizes, dtypes, ISA.
     logit, mask, int_bits, staged
-        See `panel.Pairs`.
+        See `logits.Pairs`.
     extend : callable or None
         Called with the llvmlite module to add functions of its own.
     comment : str

@@ -1,7 +1,9 @@
-"""Object code on disk: entries are checked when read, replaced as a whole when written, and never a reason to fail.
+"""Object code on disk, never a reason to fail.
 
-An entry is a header with the digest of its content, then the content. A directory that cannot be written and a full disk mean "no
-cache", with one `CacheWarning` a process; an entry that does not match its digest is treated as missing.
+Entries are checked when read and replaced as a whole when written. An entry is a header with the
+digest of its content, then the content. A directory that cannot be written and a full disk mean "no
+cache", with one `CacheWarning` a process; an entry that does not match its digest is treated as
+missing.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ def _warn_once(place: Path, error: OSError) -> None:
     if str(place) not in _warned:
         _warned.add(str(place))
         warnings.warn(
-            f"compiled kernels are not kept: {place} cannot be used ({error}); set {DIRECTORY_VARIABLE} to a "
-            f"directory that can be written, or {SWITCH_VARIABLE}=0",
+            f"compiled kernels are not kept: {place} cannot be used ({error}); "
+            f"set {DIRECTORY_VARIABLE} to a directory that can be written, or {SWITCH_VARIABLE}=0",
             CacheWarning,
             stacklevel=2,
         )
@@ -75,15 +77,15 @@ def write(key: str, content: bytes) -> None:
     place = directory()
     if place is None:
         return
-    temporary = ""
+    temporary: Path | None = None
     try:
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=place, prefix=f"{key[:16]}.", delete=False) as file:
-            temporary = file.name
+            temporary = Path(file.name)
             file.write(_MAGIC + hashlib.sha256(content).digest() + content)
-        os.replace(temporary, place / f"{key}.o")
+        temporary.replace(place / f"{key}.o")
     except OSError as error:
-        if temporary:
+        if temporary is not None:
             with contextlib.suppress(OSError):
-                os.unlink(temporary)
+                temporary.unlink()
         _warn_once(place, error)

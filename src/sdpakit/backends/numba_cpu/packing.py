@@ -1,8 +1,9 @@
-"""Packers between the caller's arrays and the layouts of the kernels; every dtype conversion happens here.
+"""Packers between the caller's arrays and the layouts of the kernels.
 
-The caller's memory may have any strides and alignment. Nothing past the last element of a row is read (what lies there may
-be NaN or unmapped) and nothing outside the rows is written. A row with adjacent elements goes through vectors, any
-other one element at a time.
+Every conversion of a dtype happens here. The caller's memory may have any strides and alignment.
+Nothing past the last element of a row is read (what lies there may be NaN or unmapped) and nothing
+outside the rows is written. A row with adjacent elements goes through vectors, any other one
+element at a time.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Packer:
         layout: PanelLayout,
         name: str,
         arguments: Sequence[str],
+        *,
         returns: bool = False,
     ) -> None:
         result = I64 if returns else ir.VoidType()
@@ -69,7 +71,7 @@ class Packer:
     # --- memory of the caller ---
 
     def load_lanes(self, address: Value, count: int, dtype: str) -> Value:
-        """Load `count` adjacent stored elements as a vector of compute elements, zeros behind them."""
+        """Load `count` adjacent stored elements as compute elements, with zeros behind them."""
         e, kind = self.e, storage.raw_type(dtype)
         if count == e.w:
             return storage.decode(e, e.load(address, ir.VectorType(kind, e.w), align=1), dtype)
@@ -86,8 +88,8 @@ class Packer:
     def store_lanes(self, value: Value, address: Value, count: int, dtype: str) -> None:
         """Store the first `count` lanes, rounded to a stored dtype, to adjacent elements.
 
-        In pieces of whole powers of two: a masked store costs more, and LLVM 22 writes past the first lane for some of
-        those of 16-bit elements.
+        In pieces of whole powers of two: a masked store costs more, and LLVM 22 writes past the
+        first lane for some of those of 16-bit elements.
         """
         e, raw = self.e, storage.encode(self.e, value, dtype)
         for start, size in _powers_of_two(count):
@@ -100,7 +102,7 @@ class Packer:
         return storage.decode(self.e, raw, self.layout.dtype)
 
     def blocks(self, width: int, body: Callable[[Value, int], None], name: str) -> None:
-        """Emit `body(d, count)` for each block of w columns of `width`: a loop of whole ones, then the rest."""
+        """Emit `body(d, count)` for blocks of w columns of `width`: whole ones, then the rest."""
         e = self.e
         whole, rest = divmod(width, e.w)
 
@@ -144,7 +146,10 @@ class Packer:
 
 
 def emit_pack_q(module: Any, layout: PanelLayout) -> None:
-    """Emit pack_q(src, row_stride, el_stride, rows, qt, qfactor): rows of q become lanes of QT [D][W], times a factor."""
+    """Emit pack_q(src, row_stride, el_stride, rows, qt, qfactor).
+
+    Rows of q, times a factor, become lanes of QT [D][W].
+    """
     names = ("src", "row_stride", "el_stride", "rows", "qt", "qfactor")
     p = Packer(module, layout, "pack_q", names)
     e, arg = p.e, p.arg
@@ -192,7 +197,10 @@ def emit_pack_q(module: Any, layout: PanelLayout) -> None:
 
 
 def emit_pack_k(module: Any, layout: PanelLayout) -> None:
-    """Emit pack_k(src, row_stride, el_stride, n, dst): rows of compute elements, zero rows up to a multiple of R."""
+    """Emit pack_k(src, row_stride, el_stride, n, dst).
+
+    Rows of compute elements, then zero rows up to a multiple of R.
+    """
     p = Packer(module, layout, "pack_k", ("src", "row_stride", "el_stride", "n", "dst"))
     e, arg = p.e, p.arg
 
@@ -230,10 +238,10 @@ def emit_pack_k(module: Any, layout: PanelLayout) -> None:
 
 
 def emit_pack_v(module: Any, layout: PanelLayout) -> None:
-    """Emit pack_v(src, row_stride, el_stride, n, dst, staging) -> 1 if a value is NaN or inf, else 0.
+    """Emit pack_v(src, row_stride, el_stride, n, dst, staging) -> 1 if any is NaN or inf, else 0.
 
-    A row is stored group by group, a whole vector at a time: what spills over is the start of the next row of the group, written
-    later, or the slack behind the group.
+    A row is stored group by group, a whole vector at a time: what spills over is the start of the
+    next row of the group, written later, or the slack behind the group.
     """
     names = ("src", "row_stride", "el_stride", "n", "dst", "staging")
     p = Packer(module, layout, "pack_v", names, returns=True)
@@ -275,7 +283,10 @@ def emit_pack_v(module: Any, layout: PanelLayout) -> None:
 
 
 def emit_unpack_o(module: Any, layout: PanelLayout) -> None:
-    """Emit unpack_o(ot, inv, out, row_stride, el_stride, rows): out[i, d] = OT[d][i] * inv[i], rounded once (NUM-5)."""
+    """Emit unpack_o(ot, inv, out, row_stride, el_stride, rows).
+
+    out[i, d] = OT[d][i] * inv[i], rounded once (NUM-5).
+    """
     names = ("ot", "inv", "out", "row_stride", "el_stride", "rows")
     p = Packer(module, layout, "unpack_o", names)
     e, arg = p.e, p.arg

@@ -1,7 +1,8 @@
 """Dense tables [.., q, k] brought into the layout of the weights, one tile at a time.
 
-Queries are the lanes, while such a table (a bias, a boolean mask) is contiguous along the keys. Reading it a lane at a time would cost
-more than the products; transposing blocks of w queries by w keys costs a few instructions for each vector.
+Queries are the lanes, while such a table (a bias, a boolean mask) is contiguous along the keys.
+Reading it a lane at a time would cost more than the products; transposing blocks of w queries by w
+keys costs a few instructions for each vector.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Staged:
     dtype : str
         "bool" or a float dtype.
     locate : callable
-        (emitter, ctx, b, h) -> address of the element of row 0 and key 0, byte stride of rows, byte stride of keys (i64).
+        (emitter, ctx, b, h) -> address of the element of row 0 and key 0, byte stride of rows, byte
+        stride of keys (i64).
     for_mask : bool
         Whether only the mask reads it, so that tiles without masking need not stage it.
     """
@@ -105,7 +107,7 @@ class StagingLoop:
         return self.e.to_float(decoded) if self.table.dtype == "bool" else decoded
 
     def _blocks(self, i: Value, _: list[Value]) -> Sequence[Value]:
-        """Transpose w keys for all lanes; the last block is moved back so that it ends with the last key."""
+        """Transpose w keys for all lanes; the last block is moved back to end with the last key."""
         e, dtype = self.e, self.table.dtype
         key = e.imin(e.imul(i, e.c(e.w)), e.isub(self.arg["n"], e.c(e.w)))
         kind = ir.VectorType(storage.raw_type(dtype), e.w)

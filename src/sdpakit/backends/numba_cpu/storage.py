@@ -1,7 +1,8 @@
 """Storage dtypes <-> compute element, for scalars and vectors of any number of lanes.
 
-Without conversion instructions (`Isa.half`) float16 goes through integer arithmetic, because LLVM would turn `fpext` on
-half into a library call. Every conversion to a narrower float rounds to nearest even, once (NUM-5).
+Without conversion instructions (`Isa.half`) float16 goes through integer arithmetic, because LLVM
+would turn `fpext` on half into a library call. Every conversion to a narrower float rounds to
+nearest even, once (NUM-5).
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def _decode_float(e: VectorEmitter, raw: Value, dtype: str) -> Value:
 
 
 def _half_bits_to_float(e: VectorEmitter, raw: Value) -> Value:
-    """float16 -> float32 by integer arithmetic: rebias the exponent; subnormals are multiples of 2**-24."""
+    """float16 -> float32: rebias the exponent; subnormals are multiples of 2**-24."""
     b = e.b
     h = b.zext(raw, _like(raw, I32))
     magnitude = b.and_(h, _k(h, 0x7FFF))
@@ -88,7 +89,7 @@ def _half_bits_to_float(e: VectorEmitter, raw: Value) -> Value:
 
 
 def encode(e: VectorEmitter, x: Value, dtype: str) -> Value:
-    """Return values of the element as they are stored in a float dtype, rounded once to nearest even."""
+    """Return values as they are stored in a float dtype, rounded once to nearest even."""
     is_double = e.element_of(x.type) == F64
     if dtype == "float64":
         return x if is_double else e.b.fpext(x, _like(x, F64))
@@ -103,9 +104,10 @@ def encode(e: VectorEmitter, x: Value, dtype: str) -> Value:
 
 
 def _round_to_odd(e: VectorEmitter, x: Value) -> Value:
-    """float64 -> float32, truncated with a sticky last bit, so that a second rounding acts like the only one.
+    """float64 -> float32, truncated with a sticky last bit.
 
-    (S. Boldo, G. Melquiond, "When double rounding is odd", 2005.)
+    A second rounding, to fewer bits, then acts like the only one (S. Boldo, G. Melquiond, "When
+    double rounding is odd", 2005.)
     """
     b = e.b
     near = b.fptrunc(x, _like(x, F32))
@@ -118,7 +120,7 @@ def _round_to_odd(e: VectorEmitter, x: Value) -> Value:
 
 
 def _float_to_bfloat_bits(e: VectorEmitter, x: Value) -> Value:
-    """float32 -> bfloat16: add half of the last kept bit, ties to even; a NaN is kept, made quiet."""
+    """float32 -> bfloat16: add half of the last kept bit, ties to even; a NaN stays one."""
     b = e.b
     bits = b.bitcast(x, _like(x, I32))
     odd = b.and_(b.lshr(bits, _k(bits, 16)), _k(bits, 1))
@@ -129,7 +131,7 @@ def _float_to_bfloat_bits(e: VectorEmitter, x: Value) -> Value:
 
 
 def _float_to_half_bits(e: VectorEmitter, x: Value) -> Value:
-    """float32 -> float16 by integer arithmetic; values below 2**-14 are aligned by adding 0.5 as a float."""
+    """float32 -> float16; values below 2**-14 are aligned by adding 0.5 as a float."""
     b = e.b
     bits = b.bitcast(x, _like(x, I32))
     magnitude = b.and_(bits, _k(bits, 0x7FFF_FFFF))

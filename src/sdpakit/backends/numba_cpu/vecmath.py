@@ -1,7 +1,8 @@
-"""Functions on vectors (and scalars) that the hardware does not have: powers, logarithm, tanh, integer floors, transposes.
+"""Functions on vectors (and scalars) that the hardware does not have.
 
-Relative errors are a few units in the last place; -inf, inf and NaN give what IEEE 754 says. Integers are pulled out of floats by
-adding a magic number whose last place is 1, which no compiler may undo without fast-math flags.
+Powers, logarithm, tanh, floors, transposes. Relative errors are a few units in the last place;
+-inf, inf and NaN give what IEEE 754 says. Integers are pulled out of floats by adding a magic
+number whose last place is 1, which no compiler may undo without fast-math flags.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 
 Value = Any
 
-# 2**f, minimax in relative error (Remez exchange in 60 digits, then rounded; the float32 one on [-1/2, 1/2] by Lawson
-# iteration), constant term held at 1 for float32. float32: 9.2e-8 on [-1/2, 1/2], 8.3e-8 on [0, 1]; float64: 3.1e-18 on either.
+# 2**f, minimax in relative error (Remez exchange in 60 digits, then rounded; the float32 one on
+# [-1/2, 1/2] by Lawson iteration), constant term held at 1 for float32. float32: 9.2e-8 on [-1/2,
+# 1/2], 8.3e-8 on [0, 1]; float64: 3.1e-18 on either.
 _EXP2_F32_CENTRED = (
     "0x1p0",
     "0x1.62e42ap-1",
@@ -68,9 +70,9 @@ _EXP2_F64_UNIT = (
 
 
 class _Format:
-    """Facts of an IEEE format: mantissa bits, exponent bias, magic number, ln 2 in two parts (fdlibm)."""
+    """Facts of an IEEE format; ln 2 is in two parts, as in fdlibm."""
 
-    def __init__(self, double: bool) -> None:
+    def __init__(self, *, double: bool) -> None:
         self.bits = 64 if double else 32
         self.mantissa = 52 if double else 23
         self.bias = 1023 if double else 127
@@ -84,7 +86,7 @@ class _Format:
         self.tanh_one = 20.0 if double else 10.0  # tanh rounds to 1 from here on
 
 
-_FORMATS = {"float32": _Format(False), "float64": _Format(True)}
+_FORMATS = {"float32": _Format(double=False), "float64": _Format(double=True)}
 
 
 def _integers(x: Value, bits: int) -> Any:
@@ -112,8 +114,8 @@ def polynomial(e: VectorEmitter, x: Value, coefficients: Sequence[float]) -> Val
 def exp2_weight(e: VectorEmitter, t: Value) -> Value:
     """Return 2**t for t <= 0, a vector: the hot path of the softmax.
 
-    Exactly +0 for t below the exponent of the smallest normal number (-inf included), so that no subnormal weight slows
-    the products down; NaN stays NaN.
+    Exactly +0 for t below the exponent of the smallest normal number (-inf included), so that no
+    subnormal weight slows the products down; NaN stays NaN.
     """
     f = _FORMATS[e.element]
     lowest = e.const(1 - f.bias)
@@ -124,13 +126,14 @@ def exp2_weight(e: VectorEmitter, t: Value) -> Value:
     r = e.add(t, magic)
     coefficients = _EXP2_F32_CENTRED if e.element == "float32" else _EXP2_F64_CENTRED
     p = polynomial(e, e.sub(t, e.sub(r, magic)), [float.fromhex(c) for c in coefficients])
-    # The low bits of r hold n + bias. The product keeps a NaN of p, integer arithmetic on its bits would not.
+    # The low bits of r hold n + bias. The product keeps a NaN of p, integer arithmetic on its bits
+    # would not.
     power = e.b.shl(e.b.bitcast(r, e.IV(f.bits)), e.iconst(f.mantissa, f.bits))
     return e.select(kept, e.mul(p, e.b.bitcast(power, e.V)), e.const(0.0))
 
 
 def _exp2_scalef(e: VectorEmitter, t: Value, kept: Value) -> Value:
-    """AVX-512: one instruction for t - floor(t), one for p * 2**floor(t) with zeros where `kept` is false."""
+    """AVX-512: one instruction for t - floor(t), one for p * 2**floor(t), 0 where not `kept`."""
     single = e.element == "float32"
     suffix, mask = ("ps", ir.IntType(16)) if single else ("pd", ir.IntType(8))
     i32 = ir.IntType(32)
@@ -153,7 +156,7 @@ def _declare(e: VectorEmitter, name: str, arguments: Sequence[Any]) -> Value:
 
 
 def exp2_integer(e: VectorEmitter, n: Value) -> Value:
-    """Return the exact power of two 2**n of whole numbers n <= 0: 0 below the smallest normal, NaN of NaN."""
+    """Return the exact 2**n of whole numbers n <= 0: 0 below the normal numbers, NaN of NaN."""
     f = _FORMATS[e.element]
     power = _power_of_two(e, e.add(n, e.const(f.magic + f.bias)))
     kept = e.select(e.b.fcmp_ordered(">=", n, e.const(1 - f.bias)), power, e.const(0.0))
@@ -198,7 +201,10 @@ def exp(e: VectorEmitter, x: Value) -> Value:
 
 
 def log(e: VectorEmitter, x: Value) -> Value:
-    """Return ln x: -inf at 0, NaN below 0, inf of inf. x = 2**k * m, ln m by the series of atanh((m-1)/(m+1))."""
+    """Return ln x: -inf at 0, NaN below 0, inf of inf.
+
+    x = 2**k * m with m near 1, and ln m by the series of 2 atanh((m - 1) / (m + 1)).
+    """
     f, b = _FORMATS[e.element], e.b
     kind = _integers(x, f.bits)
     tiny = b.fcmp_ordered("<", x, _k(x.type, 2.0 ** (1 - f.bias)))
@@ -222,7 +228,7 @@ def log(e: VectorEmitter, x: Value) -> Value:
 
 
 def tanh(e: VectorEmitter, x: Value) -> Value:
-    """Return tanh x = u / (u + 2), u = expm1(2|x|), with the sign of x: relatively accurate at 0, 1 at inf."""
+    """Return tanh x = u / (u + 2), u = expm1(2|x|), with the sign of x; accurate at 0 too."""
     f, b = _FORMATS[e.element], e.b
     limit = _k(x.type, f.tanh_one)
     a = e.abs(x)
@@ -246,8 +252,8 @@ def floor_by_conversion(e: VectorEmitter, x: Value) -> Value:
 def floordiv(e: VectorEmitter, a: Value, b: Value) -> Value:
     """Return floor(a / b) of integers, b > 0.
 
-    32-bit lanes go through float64, where the quotient cannot round across an integer (a gap of 1/b is far wider than
-    its last place); 64-bit integers through the scalar division of the machine.
+    32-bit lanes go through float64, where the quotient cannot round across an integer (a gap of 1/b
+    is far wider than its last place); 64-bit integers through the scalar division of the machine.
     """
     if isinstance(a.type, ir.VectorType) and a.type.element.width == 32:
         doubles = ir.VectorType(ir.DoubleType(), a.type.count)
@@ -261,7 +267,10 @@ def floordiv(e: VectorEmitter, a: Value, b: Value) -> Value:
 
 
 def transpose(e: VectorEmitter, rows: Sequence[Value]) -> list[Value]:
-    """Return the transpose of w vectors of w lanes: interleaves inside 128-bit lanes, then an exchange of whole lanes."""
+    """Return the transpose of w vectors of w lanes.
+
+    Interleaves inside 128-bit lanes, then an exchange of whole lanes: w log2(w) instructions.
+    """
     per_lane = 16 // e.esz
     groups = [_transpose_in_lanes(e, rows[i : i + per_lane]) for i in range(0, e.w, per_lane)]
     columns: list[Value] = [None] * e.w
@@ -299,7 +308,7 @@ def _transpose_in_lanes(e: VectorEmitter, rows: Sequence[Value]) -> list[Value]:
 
 
 def _exchange_lanes(e: VectorEmitter, vectors: Sequence[Value], per_lane: int) -> list[Value]:
-    """Transpose G vectors of G 128-bit lanes: even and odd lanes of neighbours apart, log2(G) times."""
+    """Transpose G vectors of G 128-bit lanes: even and odd ones apart, log2(G) times."""
     if len(vectors) == 1:
         return list(vectors)
     parts = []

@@ -1,7 +1,8 @@
-"""A small emitter of vector code over llvmlite: width and element are parameters, operands may be scalars or vectors.
+"""A small emitter of vector code over llvmlite, with width and element as parameters.
 
-No operation carries a fast-math flag: -inf, inf and NaN are ordinary values (NUM-2, NUM-4). Addresses are 64-bit integers,
-memory is read and written with the alignment that the caller promises.
+Operands may be scalars or vectors. No operation carries a fast-math flag: -inf, inf and NaN are
+ordinary values (NUM-2, NUM-4). Addresses are 64-bit integers, memory is read and written with the
+alignment that the caller promises.
 """
 
 from __future__ import annotations
@@ -72,13 +73,17 @@ class VectorEmitter:
 
     # --- constants and splats ---
 
-    def IV(self, bits: int) -> IrType:
+    def IV(self, bits: int) -> IrType:  # noqa: N802 - beside S and V
         """Return the type of a vector of integers with the lanes of the element."""
         return ir.VectorType(ir.IntType(bits), self.w)
 
     def c(self, number: int) -> Value:
         """Return an i64 scalar."""
         return ir.Constant(I64, number)
+
+    def c1(self, number: int) -> Value:
+        """Return an i1 scalar."""
+        return ir.Constant(I1, number)
 
     def const(self, number: float) -> Value:
         """Return a float in all lanes."""
@@ -104,7 +109,8 @@ class VectorEmitter:
         """Return a vector of the scalar in all lanes."""
         kind = ir.VectorType(scalar.type, self.w)
         first = self.b.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(I32, 0))
-        return self.shuffle(first, first, [0] * self.w)
+        every_first = ir.Constant(self.IV(32), None)
+        return self.b.shuffle_vector(first, first, every_first)
 
     def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
         """Return the lanes of the concatenation (a, b) that are named."""
@@ -113,7 +119,7 @@ class VectorEmitter:
     # --- floats ---
 
     def intrinsic(self, name: str, *arguments: Value) -> Value:
-        """Call `llvm.<name>` of the type of the first argument, which is also that of the result."""
+        """Call `llvm.<name>`; the type of the first argument is also that of the result."""
         kind = arguments[0].type
         lanes = f"v{kind.count}" if isinstance(kind, ir.VectorType) else ""
         element = kind.element if lanes else kind
@@ -326,12 +332,15 @@ class VectorEmitter:
         return self.load_constant(address, I64, 8)
 
     def load_value(self, dtype: str, address: Value) -> Value:
-        """Load one value of a table: i1 for bool, i64 for integers, the element for floats; any alignment."""
+        """Load one value of a table, at any alignment.
+
+        bool gives i1, integers give i64, floats give the element.
+        """
         raw = self.load_constant(address, storage.raw_type(dtype), 1)
         return storage.decode(self, raw, dtype)
 
     def gather(self, dtype: str, base: Value, offsets: Value) -> Value:
-        """Load one value of a table for each lane, at base + offsets bytes (<w x i64>); see `load_value`."""
+        """Load a value (see `load_value`) for each lane, at base + offsets bytes (<w x i64>)."""
         kind = storage.raw_type(dtype)
         raw = ir.Constant(ir.VectorType(kind, self.w), ir.Undefined)
         for lane in range(self.w):
@@ -348,6 +357,7 @@ class VectorEmitter:
         body: Callable[[Value, list[Value]], Sequence[Value]],
         carried: Sequence[Value] = (),
         name: str = "loop",
+        *,
         guard: bool = True,
     ) -> list[Value]:
         """Emit `for i in range(count)`; `body(i, carried)` returns the next carried values.
@@ -380,11 +390,10 @@ class VectorEmitter:
             phi.add_incoming(value, last)
         b.cbranch(b.icmp_signed("<", step, count), block, after)
         b.position_at_end(after)
-        return (
-            [self._merge(start, value, before, last) for start, value in zip(carried, new)]
-            if guard
-            else new
-        )
+        if not guard:
+            return new
+        pairs = zip(carried, new, strict=True)
+        return [self._merge(start, value, before, last) for start, value in pairs]
 
     def _merge(self, start: Value, end: Value, before: Any, last: Any) -> Value:
         phi = self.b.phi(start.type)
@@ -404,7 +413,8 @@ class Lanes:
     v : int
         Number of the vector in the panel.
     q : <w x i`int_bits`>
-        Row index i of each lane; lanes past the last row repeat it, so that table reads stay in bounds.
+        Row index i of each lane; lanes past the last row repeat it, so that table reads stay in
+        bounds.
     j, b, h : i64
         Key index, batch entry, query head.
     ctx : i64

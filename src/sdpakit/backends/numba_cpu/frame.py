@@ -1,0 +1,114 @@
+"""What all phases of a panel step share: arguments, addresses of rows, if/else with values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from sdpakit.backends.numba_cpu import abi
+from sdpakit.backends.numba_cpu.layout import PanelLayout
+from sdpakit.backends.numba_cpu.vector import I64, VectorEmitter
+
+Value = Any
+
+STEP_ARGUMENTS = (
+    *("ctx", "kt", "vt", "n", "j0", "flags", "qt", "ot", "p", "st"),
+    *("b", "h", "i0", "nq"),
+)
+
+
+def declare_step(module: Any, name: str = "step") -> Any:
+    """Return the declared function `step` of a module."""
+    kind = ir.FunctionType(ir.VoidType(), [I64] * len(STEP_ARGUMENTS))
+    function = ir.Function(module, kind, name)
+    function.attributes.add("nounwind")
+    for argument, text in zip(function.args, STEP_ARGUMENTS, strict=True):
+        argument.name = text
+    return function
+
+
+class PanelFrame:
+    """Arguments and derived numbers of one step.
+
+    Parameters
+    ----------
+    function : llvmlite.ir.Function
+        From `declare_step`; gets its entry block here.
+    layout : PanelLayout
+        Sizes.
+
+    Attributes
+    ----------
+    e : VectorEmitter
+        Where instructions go.
+    arg : dict
+        Arguments by name; kt, n and j0 are moved to the first row that the flags name.
+    first, n, groups, padded, blocks : i64 values
+        First row of the tile; rows from there on; register tiles of R rows; their rows; blocks of
+        `unroll` rows.
+    partial : i1 value
+        Whether the mask has to be evaluated.
+    unroll : int
+        Rows that a pass over weights takes at a time; divides R.
+    """
+
+    def __init__(self, function: Any, layout: PanelLayout) -> None:
+        block = function.append_basic_block("entry")
+        self.layout = layout
+        self.e = e = VectorEmitter(ir.IRBuilder(block), layout.isa, layout.element)
+        self.arg: dict[str, Value] = dict(zip(STEP_ARGUMENTS, function.args, strict=True))
+        self.unroll = 4 if layout.rows % 4 == 0 else 2
+        self.first = e.b.lshr(self.arg["flags"], e.c(abi.FLAG_FIRST_SHIFT), name="first")
+        self.arg["kt"] = e.iadd(self.arg["kt"], e.imul(self.first, e.c(layout.k_row_bytes)))
+        self.arg["j0"] = e.iadd(self.arg["j0"], self.first)
+        self.n = self.arg["n"] = e.isub(self.arg["n"], self.first)
+        self.groups = e.b.sdiv(e.iadd(self.n, e.c(layout.rows - 1)), e.c(layout.rows))
+        self.padded = e.imul(self.groups, e.c(layout.rows))
+        self.blocks = e.b.sdiv(e.iadd(self.n, e.c(self.unroll - 1)), e.c(self.unroll))
+        self.partial = self.flag(abi.FLAG_PARTIAL)
+
+    def flag(self, bit: int) -> Value:
+        """Return whether a flag of the call is set."""
+        return self.e.icmp("!=", self.e.b.and_(self.arg["flags"], self.e.c(bit)), self.e.c(0))
+
+    def row(self, base: Value, index: Value | int) -> Value:
+        """Return the address of a row of W values."""
+        if isinstance(index, int):
+            return self.e.offset(base, index * self.layout.row_bytes)
+        return self.e.offset(base, self.e.imul(index, self.e.c(self.layout.row_bytes)))
+
+    def vector(self, row: Value, v: int) -> Value:
+        """Return the address of vector v of a row."""
+        return self.e.offset(row, v * self.layout.lanes * self.layout.esz)
+
+    def weights(self, index: Value | int) -> Value:
+        """Return the address of a row of logits or weights."""
+        return self.row(self.arg["p"], index)
+
+    def stat(self, name: str, v: int) -> Value:
+        """Return the address of vector v of a row of the statistics."""
+        return self.vector(self.row(self.arg["st"], self.layout.stat_rows.index(name)), v)
+
+    def branch(
+        self,
+        condition: Value,
+        then: Callable[[], Sequence[Value]],
+        other: Callable[[], Sequence[Value]],
+    ) -> list[Value]:
+        """Emit if/else and return the values of the side taken."""
+        b, sides = self.e.b, []
+        with b.if_else(condition) as contexts:
+            for context, emit in zip(contexts, (then, other), strict=True):
+                with context:
+                    values = list(emit())
+                    sides.append((values, b.block))
+        (on_true, true_block), (on_false, false_block) = sides
+        merged = []
+        for x, y in zip(on_true, on_false, strict=True):
+            phi = b.phi(x.type)
+            phi.add_incoming(x, true_block)
+            phi.add_incoming(y, false_block)
+            merged.append(phi)
+        return merged

@@ -1,0 +1,188 @@
+"""Phases 3 and 4 of a panel step: running maximum, rescaling, and logits become weights."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from sdpakit.backends.numba_cpu import vecmath
+from sdpakit.backends.numba_cpu.context import SLOT_SCALE
+from sdpakit.backends.numba_cpu.frame import PanelFrame
+
+Value = Any
+
+FAR = -1000.0  # below every t with a non-zero weight; keeps 0 * t finite in the entropy sum
+
+
+class SoftmaxPhase:
+    """Emits phases 3 and 4.
+
+    Parameters
+    ----------
+    frame : PanelFrame
+        The step.
+    general : bool
+        Whether logits are in quarter units (GENERAL), else raw products that are scaled here
+        (FAST).
+    has_mask : bool
+        Whether a tile may hold masked pairs.
+    """
+
+    def __init__(self, frame: PanelFrame, *, general: bool, has_mask: bool) -> None:
+        self.frame, self.e = frame, frame.e
+        self.general, self.has_mask = general, has_mask
+        self.mantissa = 23 if frame.layout.element == "float32" else 52
+        self.scale = None if general else self._load_scale()
+        self.base: list[Value] = []  # guarded maxima, what logits are taken relative to
+        self.factor: list[Value] = []  # what a raw product is still multiplied with
+
+    def _load_scale(self) -> Value:
+        return self.e.splat(self.e.load_ctx_float(self.frame.arg["ctx"], SLOT_SCALE))
+
+    # --- phase 3 ---
+
+    def statistics(self, top: Sequence[Value]) -> None:
+        """Emit the new maxima and the rescaling of l (and of the sums for entropy and sum_p2)."""
+        e, stat = self.e, self.frame.stat
+        for v, column in enumerate(top):
+            old = e.load(stat("m", v))
+            e.store(e.max_seen(column, e.load(stat("tmax", v))), stat("tmax", v))
+            new = e.max_seen(self._whole(column), old)
+            e.store(new, stat("m", v))
+            base = self._guarded(new)
+            alpha = vecmath.exp2_integer(e, self._in_log2(e.sub(old, base)))
+            e.store(alpha, stat("alpha", v))
+            self._rescale(v, alpha, self._in_log2(e.sub(self._guarded(old), base)))
+            self.base.append(base)
+        if self.scale is not None:
+            self._scale_huge(self.scale)
+
+    def _in_log2(self, x: Value) -> Value:
+        """Return a difference of maxima in log2 units."""
+        return self.e.mul(x, self.e.const(4.0)) if self.general else x
+
+    def _whole(self, column: Value) -> Value:
+        """Return a maximum rounded up so that differences of maxima are whole powers of two."""
+        e = self.e
+        if self.scale is not None:
+            return e.ceil(e.mul(column, self.scale))
+        rounded = e.mul(e.ceil(e.mul(column, e.const(4.0))), e.const(0.25))
+        small = e.b.fcmp_ordered("<", e.abs(column), e.const(2.0 ** (self.mantissa - 2)))
+        return e.select(small, rounded, column)  # larger values are multiples of 1/4 already
+
+    def _guarded(self, m: Value) -> Value:
+        """NUM-2: 0 for a maximum of -inf; NaN for +inf, whose row is NaN (NUM-4)."""
+        e = self.e
+        finite = e.select(e.fcmp("==", m, e.const(-math.inf)), e.const(0.0), m)
+        return e.select(e.fcmp("==", m, e.const(math.inf)), e.const(math.nan), finite)
+
+    def _rescale(self, v: int, alpha: Value, shift: Value) -> None:
+        """Bring l, e1 and p2 to the new maximum; e1 = sum p*t moves with t -> t + shift first."""
+        e, stat = self.e, self.frame.stat
+        l_old = e.load(stat("l", v))
+        e.store(e.mul(l_old, alpha), stat("l", v))
+        if self.frame.layout.statistics:
+            moved = e.fma(self._not_far(shift), l_old, e.load(stat("e1", v)))
+            e.store(e.mul(moved, alpha), stat("e1", v))
+            squares = e.mul(e.load(stat("p2", v)), e.mul(alpha, alpha))
+            e.store(squares, stat("p2", v))
+
+    def _not_far(self, t: Value) -> Value:
+        """Return max(t, FAR); NaN stays."""
+        e = self.e
+        return e.select(e.b.fcmp_ordered("<", t, e.const(FAR)), e.const(FAR), t)
+
+    def _scale_huge(self, scale: Value) -> None:
+        """Scale the rows of lanes with huge logits ahead.
+
+        m is rounded, S * c inside a multiply-add is not: above the whole numbers of the element
+        their difference t could be anything up to a last place of m. Each lane decides for itself,
+        so its bits do not depend on its neighbours.
+        """
+        e, b, frame = self.e, self.e.b, self.frame
+        limit, one = e.const(2.0 ** (self.mantissa - 1)), e.const(1.0)
+        huge = [b.fcmp_ordered(">=", e.abs(base), limit) for base in self.base]
+        self.factor = [e.select(h, one, scale) for h in huge]
+        lanes = b.bitcast(functools.reduce(e.or_, huge), ir.IntType(e.w))
+        ahead = [e.select(h, scale, one) for h in huge]
+
+        def body(i: Value, _: list[Value]) -> Sequence[Value]:
+            for v, factor in enumerate(ahead):
+                address = frame.vector(frame.weights(i), v)
+                e.store(e.mul(e.load(address), factor), address)
+            return ()
+
+        some = b.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0))
+        with b.if_then(some, likely=False):
+            e.loop(frame.padded, body, (), "scale.huge", guard=False)
+
+    # --- phase 4 ---
+
+    def weights(self) -> None:
+        """Emit the weights in place and add their sums to the statistics."""
+        e, frame = self.e, self.frame
+        marked = functools.partial(self._rows, marked=True)
+        plain = functools.partial(self._rows, marked=False)
+        if self.general:
+            sums = marked()
+        elif self.has_mask:
+            sums = frame.branch(frame.partial, marked, plain)
+        else:
+            sums = plain()
+        places = [frame.stat(k, v) for k in self._kinds() for v in range(frame.layout.vectors)]
+        for place, value in zip(places, sums, strict=True):
+            e.store(e.add(e.load(place), value), place)
+
+    def _kinds(self) -> tuple[str, ...]:
+        return ("l", "e1", "p2") if self.frame.layout.statistics else ("l",)
+
+    def _rows(self, *, marked: bool) -> list[Value]:
+        """Emit the pass over the rows; return the sums of p (and p*t, p*p), each by vector."""
+        vectors = range(self.frame.layout.vectors)
+        if self.frame.layout.isa.registers >= 32:
+            return self._columns(list(vectors), marked=marked)
+        # With 16 registers the constants of one vector fill the file: a pass for each vector.
+        columns = [self._columns([v], marked=marked) for v in vectors]
+        return [columns[v][k] for k in range(len(self._kinds())) for v in vectors]
+
+    def _columns(self, columns: Sequence[int], *, marked: bool) -> list[Value]:
+        """Emit one pass over all rows of some vectors; return their sums, by kind, then by vector.
+
+        Each sum is one chain in the order of the keys, so that keys without weight, wherever the
+        tile ends, do not change its bits.
+        """
+        e, frame, count = self.e, self.frame, len(columns)
+
+        def body(i: Value, acc: list[Value]) -> Sequence[Value]:
+            block = frame.weights(e.imul(i, e.c(frame.unroll)))
+            new = list(acc)
+            for u in range(frame.unroll):
+                for c, v in enumerate(columns):
+                    address = frame.vector(frame.row(block, u), v)
+                    for k, term in enumerate(self._weight(address, v, marked=marked)):
+                        new[k * count + c] = e.add(new[k * count + c], term)
+            return new
+
+        zero = [e.const(0.0)] * (count * len(self._kinds()))
+        name = "phase.exp.partial" if marked else "phase.exp.full"
+        return e.loop(frame.blocks, body, zero, name, guard=False)
+
+    def _weight(self, address: Value, v: int, *, marked: bool) -> list[Value]:
+        """Emit one vector of weights; return p (and p*t, p*p)."""
+        e = self.e
+        s = e.load(address)
+        if self.general:
+            t = e.mul(e.sub(s, self.base[v]), e.const(4.0))
+        else:
+            t = e.fma(s, self.factor[v], e.neg(self.base[v]))
+        weight = vecmath.exp2_weight(e, t)
+        if marked:
+            weight = e.select(e.fcmp("==", s, e.const(-math.inf)), e.const(-0.0), weight)
+        e.store(weight, address)
+        if not self.frame.layout.statistics:
+            return [weight]
+        return [weight, e.mul(weight, self._not_far(t)), e.mul(weight, weight)]

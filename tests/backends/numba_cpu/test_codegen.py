@@ -1,0 +1,169 @@
+"""Compilation, its caches, and the choice of the ISA."""
+
+import threading
+import warnings
+
+import pytest
+from tests.backends.numba_cpu.kernels import function
+
+from sdpakit.backends.numba_cpu import codegen, objectcache
+from sdpakit.backends.numba_cpu.isa import ENVIRONMENT_VARIABLE, available_isas, select_isa
+from sdpakit.errors import ArgumentError, CacheWarning, InternalError
+
+
+def text_of(number: int) -> str:
+    return f"define i64 @answer() {{\nentry:\n  ret i64 {number}\n}}\n"
+
+
+def answer(code) -> int:
+    import ctypes
+
+    return function(code, "answer", 0, ctypes.c_int64)()
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache on disk and none in the process."""
+    monkeypatch.setenv(objectcache.DIRECTORY_VARIABLE, str(tmp_path))
+    monkeypatch.delenv(objectcache.SWITCH_VARIABLE, raising=False)
+    monkeypatch.setattr(objectcache, "_warned", set())
+    codegen.clear_loaded()
+    return tmp_path / "cpu"
+
+
+def build(number: int):
+    before = codegen.compile_count()
+    code = codegen.compile_ir(text_of(number), select_isa())
+    assert answer(code) == number
+    return code, codegen.compile_count() - before
+
+
+def test_equal_texts_are_compiled_once(cache):
+    first, compiled = build(1)
+    again, more = build(1)
+    assert (compiled, more) == (1, 0)
+    assert first is again
+    assert not first.from_cache
+
+
+def test_another_process_finds_the_object(cache):
+    build(2)
+    codegen.clear_loaded()
+    code, compiled = build(2)
+    assert compiled == 0
+    assert code.from_cache
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "foreign"])
+def test_damaged_entries_are_rebuilt(cache, damage):
+    build(3)
+    (entry,) = cache.glob("*.o")
+    good = entry.read_bytes()
+    flipped = bytearray(good)
+    flipped[-40] ^= 1
+    bad = {"truncated": good[:-7], "flipped": flipped, "empty": b"", "foreign": b"not ours"}
+    entry.write_bytes(bad[damage])
+    codegen.clear_loaded()
+    _, compiled = build(3)
+    assert compiled == 1
+    assert entry.read_bytes() == good
+
+
+def test_no_half_written_entries_stay(cache):
+    build(4)
+    assert [path.suffix for path in cache.iterdir()] == [".o"]
+
+
+def test_a_directory_that_cannot_be_made_means_no_cache_and_one_warning(cache, monkeypatch):
+    cache.parent.joinpath("file").write_text("in the way")
+    monkeypatch.setenv(objectcache.DIRECTORY_VARIABLE, str(cache.parent / "file"))
+    with pytest.warns(CacheWarning, match=objectcache.DIRECTORY_VARIABLE) as seen:
+        _, compiled = build(5)
+    assert compiled == 1
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert build(6)[1] == 1
+
+
+def test_a_full_disk_means_no_cache_and_one_warning(cache, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(objectcache.tempfile, "NamedTemporaryFile", full)
+    with pytest.warns(CacheWarning, match="No space left"):
+        assert build(7)[1] == 1
+
+
+def test_the_cache_can_be_switched_off(cache, monkeypatch):
+    monkeypatch.setenv(objectcache.SWITCH_VARIABLE, "0")
+    assert build(8)[1] == 1
+    assert not cache.exists()
+
+
+def test_threads_that_want_the_same_kernel_compile_it_once(cache):
+    before = codegen.compile_count()
+    found = []
+    start = threading.Barrier(8)
+
+    def work():
+        start.wait()
+        found.append(codegen.compile_ir(text_of(9), select_isa()))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert codegen.compile_count() - before == 1
+    assert len({id(code) for code in found}) == 1
+
+
+def test_isas_have_objects_of_their_own(cache):
+    for name in available_isas():
+        assert answer(codegen.compile_ir(text_of(10), select_isa(name))) == 10
+    assert len(list(cache.glob("*.o"))) == len(available_isas())
+
+
+def test_text_and_assembly_can_be_read(cache):
+    code, _ = build(11)
+    assert code.ir == text_of(11)
+    assert "answer" in code.asm
+
+
+def test_an_unknown_function_is_a_defect_of_ours(cache):
+    code, _ = build(12)
+    with pytest.raises(InternalError, match="nothing_like_it"):
+        code.address("nothing_like_it")
+
+
+def test_the_isa_is_named_by_argument_or_environment(monkeypatch):
+    lowest, best = available_isas()[0], available_isas()[-1]
+    monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
+    assert select_isa().name == select_isa("auto").name == best
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, lowest)
+    assert select_isa().name == lowest
+    assert select_isa(best).name == best
+
+
+def test_an_isa_that_the_host_lacks_is_refused(monkeypatch):
+    with pytest.raises(ArgumentError, match="avx1024"):
+        select_isa("avx1024")
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "sve9")
+    with pytest.raises(ArgumentError, match=ENVIRONMENT_VARIABLE):
+        select_isa()
+
+
+@pytest.mark.skipif("avx2" not in available_isas(), reason="the host has no AVX2 to be kept from")
+def test_a_lower_isa_uses_no_instruction_of_a_higher_one():
+    """Machine code for AVX2 has no zmm register, that for the baseline no ymm and no call."""
+    from sdpakit.backends.numba_cpu.layout import PanelLayout
+    from sdpakit.backends.numba_cpu.module import emit_module
+
+    for name, foreign in (("avx2", ("zmm", "ymm16")), ("baseline", ("ymm", "vfmadd"))):
+        isa = select_isa(name)
+        layout = PanelLayout(isa, "float16", "float16", 5, 17)
+        assembly = codegen.compile_ir(emit_module(layout), isa).asm
+        assert not [word for word in foreign if word in assembly]
+        calls = {line.split()[1] for line in assembly.splitlines() if "\tcall" in line}
+        assert not [call for call in calls if "mem" not in call], calls
