@@ -2,7 +2,10 @@
 
 import concurrent.futures
 import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -177,3 +180,23 @@ def test_rows_past_q_len_are_written_without_being_computed():
         for empty in (array[0, :, 5:], array[1], array[2]):
             np.testing.assert_array_equal(empty, value)
         assert np.isfinite(array[0, :, :5]).all()
+
+
+EXITS = """
+import threading, numpy as np, sdpakit as sk
+x = np.ones((1, 8, 600, 16), np.float32)
+kernel = sk.compile(sk.AttentionSpec(q_heads=8, head_dim=16), backend="numba_cpu")
+def forever():
+    while True:
+        kernel(x, x, x, threads=3)
+threading.Thread(target=forever, daemon=True).start()
+assert (kernel(x, x, x, threads=3) > 0).all()
+"""
+
+
+def test_a_process_ends_while_helpers_sleep_and_a_thread_still_calls():
+    source = str(Path(sk.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": source}
+    command = [sys.executable, "-c", EXITS]
+    done = subprocess.run(command, env=environment, timeout=120, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()

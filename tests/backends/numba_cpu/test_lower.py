@@ -87,3 +87,11 @@ def test_everything_else_can():
     spec = sk.AttentionSpec(q_heads=1, head_dim=1024, v_head_dim=1, dtype="bfloat16")
     for options in ({}, {"isa": "auto"}, {"isa": available_isas()[0], "block_kv": 16}):
         assert BACKEND.unsupported_reasons(spec, options) == []
+
+
+def test_numba_without_its_compiler_is_reported(monkeypatch):
+    assert BACKEND.availability().ok
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    state = BACKEND.availability()
+    assert not state.ok
+    assert state.hint == "unset it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -28,12 +29,14 @@ class NumbaCpuBackend:
     name = "numba_cpu"
 
     def availability(self) -> Availability:
-        """Say whether Numba and llvmlite are installed."""
+        """Say whether Numba and llvmlite are installed and may compile."""
         for package in ("numba", "llvmlite"):
             if find_spec(package) is None:
                 return Availability(
                     ok=False, reason=f"no {package}", hint=f"python -m pip install {package}"
                 )
+        if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+            return Availability(ok=False, reason="NUMBA_DISABLE_JIT is set", hint="unset it")
         return Availability(ok=True)
 
     def capabilities(self) -> Capabilities:
