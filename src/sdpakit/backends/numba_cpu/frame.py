@@ -59,7 +59,7 @@ class PanelFrame:
         self.layout = layout
         self.e = e = VectorEmitter(ir.IRBuilder(block), layout.isa, layout.element)
         self.arg: dict[str, Value] = dict(zip(STEP_ARGUMENTS, function.args, strict=True))
-        self.unroll = 4 if layout.rows % 4 == 0 else 2
+        self.unroll = 2
         self.first = e.b.lshr(self.arg["flags"], e.c(abi.FLAG_FIRST_SHIFT), name="first")
         self.arg["kt"] = e.iadd(self.arg["kt"], e.imul(self.first, e.c(layout.k_row_bytes)))
         self.arg["j0"] = e.iadd(self.arg["j0"], self.first)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sdpakit.backends.numba_cpu.layout import PanelLayout
@@ -106,34 +107,54 @@ def _column_max(e: VectorEmitter, values: Sequence[Value], top: Value) -> Value:
     return e.max_seen(chains[1], chains[0])
 
 
+@dataclass(frozen=True)
+class PvOperands:
+    """Where a tile of V^T P reads and writes.
+
+    Attributes
+    ----------
+    v : pointer
+        First of some columns of a packed group of V [n][size].
+    p : pointer
+        Weights [n][W]; -0.0 marks an absent pair.
+    out : pointer
+        One row of OT for each of the columns.
+    alpha : sequence of vectors
+        Factors 2**(m_old - m_new) of the NV vectors.
+    n : i64
+        Keys.
+    """
+
+    v: Value
+    p: Value
+    out: Value
+    alpha: Sequence[Value]
+    n: Value
+
+
 def pv_tile(
     e: VectorEmitter,
     layout: PanelLayout,
+    columns: int,
     size: int,
-    places: tuple[Value, Value, Value],
-    alpha: Sequence[Value],
-    n: Value,
+    operands: PvOperands,
     *,
     guarded: bool,
 ) -> None:
-    """Emit OT[r][0:W] = OT[r][0:W] * alpha + sum_j V[j, r] * P[j][0:W] for `size` columns of V.
+    """Emit OT[r][0:W] = OT[r][0:W] * alpha + sum_j V[j, r] * P[j][0:W] for some columns r of V.
+
+    The rescale costs nothing on the way in.
 
     Parameters
     ----------
-    places : (pointer, pointer, pointer)
-        Packed group of V [n][size]; weights P [n][W], where -0.0 marks an absent pair; `size` rows
-        of OT.
-    alpha : sequence of vectors
-        Factors 2**(m_old - m_new) of the NV vectors: the rescale costs nothing on the way in.
-    n : i64
-        Keys.
+    columns, size : int
+        How many columns, and how many the packed group of V has.
     guarded : bool
         Replace V by 0 where the pair is absent, so that NaN or inf there cannot reach the row
         (MASK-3).
     """
     vectors, esz = layout.vectors, layout.esz
     vector_bytes = layout.lanes * esz
-    v_start, p_start, out = places
     accumulate = _accumulate_present if guarded else _accumulate
 
     def keys(count: int) -> Body:
@@ -141,7 +162,7 @@ def pv_tile(
             v_at, p_at, acc = carried[0], carried[1], carried[2:]
             for j in range(count):
                 rows = [e.offset(p_at, (j * vectors + i) * vector_bytes) for i in range(vectors)]
-                places = [e.offset(v_at, (j * size + r) * esz) for r in range(size)]
+                places = [e.offset(v_at, (j * size + r) * esz) for r in range(columns)]
                 scalars = [e.load(place, e.S) for place in places]
                 acc = accumulate(e, acc, scalars, [e.load(row) for row in rows])
             moved = [e.offset(v_at, count * size * esz), e.offset(p_at, count * layout.row_bytes)]
@@ -149,12 +170,13 @@ def pv_tile(
 
         return body
 
-    targets = [e.offset(out, i * vector_bytes) for i in range(size * vectors)]
-    acc = [e.mul(e.load(target), alpha[i % vectors]) for i, target in enumerate(targets)]
+    targets = [e.offset(operands.out, i * vector_bytes) for i in range(columns * vectors)]
+    acc = [e.mul(e.load(at), operands.alpha[i % vectors]) for i, at in enumerate(targets)]
     unroll = 1 if guarded else PV_STEPS // layout.rows
     name = "pv.present" if guarded else "pv.keys"
+    n = operands.n
     whole = n if unroll == 1 else e.b.sdiv(n, e.c(unroll))
-    carried = e.loop(whole, keys(unroll), [v_start, p_start, *acc], name)
+    carried = e.loop(whole, keys(unroll), [operands.v, operands.p, *acc], name)
     if unroll > 1:
         carried = e.loop(e.b.srem(n, e.c(unroll)), keys(1), carried, f"{name}.rest")
     for value, target in zip(carried[2:], targets, strict=True):

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sdpakit.backends.numba_cpu import abi
 from sdpakit.backends.numba_cpu.frame import PanelFrame
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.logits import LogitPhase, Pairs
-from sdpakit.backends.numba_cpu.microkernels import pv_tile, qk_tile
+from sdpakit.backends.numba_cpu.microkernels import PvOperands, pv_tile, qk_tile
 from sdpakit.backends.numba_cpu.softmax import SoftmaxPhase
 from sdpakit.backends.numba_cpu.staging import StagingLoop
 
@@ -139,9 +140,25 @@ class PanelStep:
             v = e.offset(v_start, e.imul(g, e.c(layout.v_group_bytes(size))))
             out = e.offset(out_start, e.imul(g, e.c(size * layout.row_bytes)))
             alpha = [e.load(frame.stat("alpha", i)) for i in range(layout.vectors)]
-            weights = e.pointer(arg["p"])
-            pv_tile(e, layout, size, (v, weights, out), alpha, frame.n, guarded=guarded)
+            operands = PvOperands(v, e.pointer(arg["p"]), out, alpha, frame.n)
+            if guarded:
+                self._pv_columns(size, operands)
+            else:
+                pv_tile(e, layout, size, size, operands, guarded=False)
             return ()
 
         name = f"phase.pv.{size}.absent" if guarded else f"phase.pv.{size}"
         e.loop(e.c(count), body, (), name, guard=False)
+
+    def _pv_columns(self, size: int, group: PvOperands) -> None:
+        """Emit the guarded products one column at a time: rare, so short code counts for more."""
+        e, layout = self.e, self.layout
+
+        def body(r: Value, _: list[Value]) -> Sequence[Value]:
+            v = e.offset(group.v, e.imul(r, e.c(layout.esz)))
+            out = e.offset(group.out, e.imul(r, e.c(layout.row_bytes)))
+            column = replace(group, v=v, out=out)
+            pv_tile(e, layout, 1, size, column, guarded=True)
+            return ()
+
+        e.loop(e.c(size), body, (), "pv.column", guard=False)

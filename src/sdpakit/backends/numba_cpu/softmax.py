@@ -56,7 +56,9 @@ class SoftmaxPhase:
             base = self._guarded(new)
             alpha = vecmath.exp2_integer(e, self._in_log2(e.sub(old, base)))
             e.store(alpha, stat("alpha", v))
-            self._rescale(v, alpha, self._in_log2(e.sub(self._guarded(old), base)))
+            # Nothing moves where nothing was seen: a shift from 0 might be infinite.
+            start = e.select(e.fcmp("==", old, e.const(-math.inf)), base, old)
+            self._rescale(v, alpha, self._in_log2(e.sub(start, base)))
             self.base.append(base)
         if self.scale is not None:
             self._scale_huge(self.scale)
