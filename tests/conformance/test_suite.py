@@ -17,7 +17,7 @@ def on_every_backend():
             yield pytest.param(case, name, id=f"{case.id}-{name}", marks=marks)
 
 
-@pytest.mark.parametrize(("case", "backend"), on_every_backend())
+@pytest.mark.parametrize(("case", "backend"), list(on_every_backend()))
 def test_case(case, backend, shares):
     outcome = check(TARGETS[backend], case)
     shares(outcome, case.dtype)

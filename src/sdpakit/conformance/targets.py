@@ -13,7 +13,7 @@ from sdpakit import errors, reference
 from sdpakit.conformance.bounds import bounds
 from sdpakit.conformance.compare import Comparison, Receiver, compare
 from sdpakit.conformance.inputs import Array, np_dtype
-from sdpakit.conformance.model import Case, Outcome, Profile, Target
+from sdpakit.conformance.model import Case, Outcome, Profile, Target, Verdict
 from sdpakit.conformance.naive import Naive
 from sdpakit.reference.operands import accum_dtype
 
@@ -268,5 +268,5 @@ def _judge_refusal(
         *(["the message is not of ERR-1"] if "remedy:" not in text else []),
         *(f"{name} was written to" for name, r in receivers.items() if not r.is_untouched()),
     ]
-    verdict = "fail" if complaints else "ok"
-    return Outcome(target.name, case.id, verdict, message="; ".join(complaints))  # type: ignore[arg-type]
+    verdict: Verdict = "fail" if complaints else "ok"
+    return Outcome(target.name, case.id, verdict, message="; ".join(complaints))

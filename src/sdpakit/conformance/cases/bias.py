@@ -16,7 +16,7 @@ SHAPE = Shape(batch=2, q_heads=4, kv_heads=2, q_len=5, kv_len=21)
 
 def cases() -> list[Case]:
     """Return the cases of this family."""
-    return [*_dtypes(), *_broadcasts(), *_by_hand(), *_finite()]
+    return [*_dtypes(), *_broadcasts(), *_by_hand(), *_finite(), *_sentinels()]
 
 
 def _normal(*dims: int, dtype: str = F32, spread: float = 1.0) -> Any:
@@ -170,6 +170,11 @@ def _finite() -> list[Case]:
             bound="hard",
             dtypes=FOUR,
         )
+    return found
+
+
+def _sentinels() -> list[Case]:
+    found: list[Case] = []
     four = Shape(q_heads=1, q_len=2, kv_len=4)
     found += make(
         "bias.minus_1e9_with_half_operands",

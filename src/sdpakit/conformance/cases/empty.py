@@ -16,7 +16,7 @@ NAN = {"empty_row": "nan"}
 
 def cases() -> list[Case]:
     """Return the cases of this family."""
-    return [*_rows(), *_policy(), *_dims()]
+    return [*_rows(), *_tiles(), *_policy(), *_dims()]
 
 
 def _mask(rows: Any) -> Any:
@@ -56,14 +56,14 @@ def _rows() -> list[Case]:
         "empty.not_the_mean_of_v",
         "EMPTY-1 NUM-2",
         "a finite mask value, which gives the mean of v (100) in an empty row",
-        shape=Shape(batch=2, q_heads=1, q_len=3, kv_len=4, head_dim=4),
+        shape=Shape(batch=2, q_heads=1, q_len=3, kv_len=4),
         spec={"mask": Dense()},
         recipe=lambda draw: {
-            "v": draw.array(np.full((2, 1, 4, 4), 100.0)),
+            "v": draw.array(np.full((2, 1, 4, 8), 100.0)),
             "mask": np.array([1, 0], bool)[:, None, None, None],
         },
         bound="hard",
-        expect=lambda: {"out": np.stack([np.full((1, 3, 4), 100.0), np.zeros((1, 3, 4))])},
+        expect=lambda: {"out": np.stack([np.full((1, 3, 8), 100.0), np.zeros((1, 3, 8))])},
         source=gh("microsoft/onnxruntime!28958"),
     )
     found += make(
@@ -76,6 +76,11 @@ def _rows() -> list[Case]:
         outputs=ALL,
         source=gh("pytorch/pytorch#81077"),
     )
+    return found
+
+
+def _tiles() -> list[Case]:
+    found: list[Case] = []
     for name, empty in (("leading", range(14)), ("inner", range(17, 50)), ("all", range(70))):
         found += make(
             f"empty.{name}_rows",
@@ -92,7 +97,7 @@ def _rows() -> list[Case]:
             f"empty.{name}_keys",
             "NUM-2 MASK-3",
             "running statistics that do not survive tiles without a key",
-            shape=Shape(q_heads=1, q_len=4, kv_len=640, head_dim=4),
+            shape=Shape(q_heads=1, q_len=4, kv_len=640),
             spec={"mask": Dense()},
             recipe=_without_keys(keys),
             outputs=ALL,
@@ -102,7 +107,7 @@ def _rows() -> list[Case]:
         "empty.trailing_keys_and_low_logits",
         "NUM-2",
         "a running maximum stuck at 0 while every logit is about -400",
-        shape=Shape(q_len=3, kv_len=448, head_dim=4),
+        shape=Shape(q_len=3, kv_len=448),
         spec={"mask": Dense(), "scale": 1.0},
         recipe=_low_logits,
         outputs=ALL,
@@ -135,8 +140,8 @@ def _without_keys(keys: slice) -> Any:
 
 
 def _low_logits(draw: Draw) -> dict[str, Array]:
-    k = draw.array(-10.0 + 0.05 * draw.rng.standard_normal((1, 2, 448, 4)))
-    return {"q": draw.array(np.full((1, 2, 3, 4), 10.0)), "k": k, "mask": np.arange(448) < 5}
+    k = draw.array(-10.0 + 0.05 * draw.rng.standard_normal((1, 2, 448, 8)))
+    return {"q": draw.array(np.full((1, 2, 3, 8), 10.0)), "k": k, "mask": np.arange(448) < 5}
 
 
 def _policy() -> list[Case]:

@@ -32,7 +32,15 @@ SHAPE = Shape(batch=2, q_heads=4, kv_heads=2, q_len=21, kv_len=34)
 
 def cases() -> list[Case]:
     """Return the cases of this family."""
-    return [*_alibi(), *_tables(), *_numbers(), *_predicates(), *_functions()]
+    return [
+        *_alibi(),
+        *_tables(),
+        *_indices(),
+        *_numbers(),
+        *_predicates(),
+        *_functions(),
+        *_hidden(),
+    ]
 
 
 def _slopes(draw: Draw) -> dict[str, Any]:
@@ -109,7 +117,11 @@ def _tables() -> list[Case]:
             spec={"logits": _add_table(dtype)},
             recipe=_table_of(dtype),
         )
-    found += make(
+    return found
+
+
+def _indices() -> list[Case]:
+    found = make(
         "expressions.table_axis_of_size_1",
         "EXPR-1",
         "an axis of size 1 that is indexed",
@@ -261,7 +273,11 @@ def _functions() -> list[Case]:
             outputs=ALL,
             dtypes=FOUR if name in ("tanh", "exp") else ("float32",),
         )
-    found += make(
+    return found
+
+
+def _hidden() -> list[Case]:
+    found = make(
         "expressions.nan_on_the_side_not_taken",
         "EXPR-1 NUM-4",
         "where() as a blend: log of a negative number on the side that is not taken",

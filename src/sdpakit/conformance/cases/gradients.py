@@ -15,7 +15,7 @@ from sdpakit.masks import Alibi, Causal, Dense, Window
 
 def cases() -> list[Case]:
     """Return the cases of this family."""
-    return [*_plain(), *_masked(), *_operands(), *_numerics()]
+    return [*_plain(), *_of_dout(), *_masked(), *_operands(), *_numerics()]
 
 
 def _gradient(name: str, rules: str, catches: str, source: str = "", **fields: Any) -> list[Case]:
@@ -71,6 +71,11 @@ def _plain() -> list[Case]:
             spec={"softcap": 3.0, "mask": Causal("top_left")},
             recipe=lambda draw: {"q": draw.q(2.0), "k": draw.k(2.0)},
         ),
+    ]
+
+
+def _of_dout() -> list[Case]:
+    return [
         *_gradient(
             "dout_in_another_layout",
             "GRAD-3",

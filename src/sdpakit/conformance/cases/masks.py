@@ -20,7 +20,18 @@ def cases() -> list[Case]:
     """Return the cases of this family."""
     return [
         case
-        for group in (_alignment(), _lengths(), _dense(), _built_in(), _composition())
+        for group in (
+            _alignment(),
+            _offsets(),
+            _lengths(),
+            _aligned_lengths(),
+            _dense(),
+            _broadcast_dense(),
+            _documents(),
+            _steps(),
+            _composition(),
+            _algebra(),
+        )
         for some in group
         for case in some
     ]
@@ -68,6 +79,9 @@ def _alignment() -> Iterator[list[Case]]:
         spec={"mask": BOTTOM},
         dtypes=FOUR,
     )
+
+
+def _offsets() -> Iterator[list[Case]]:
     yield make(
         "masks.causal_square_left_open",
         "MASK-2",
@@ -140,7 +154,7 @@ def _lengths() -> Iterator[list[Case]]:
         "masks.kv_lens_one_key",
         "MASK-4",
         "a length of 1 taken for a flag",
-        shape=Shape(batch=2, q_heads=1, q_len=3, kv_len=8, head_dim=4),
+        shape=Shape(batch=2, q_heads=1, q_len=3, kv_len=8),
         spec={"kv_lens": True},
         recipe=_lens(None, [1, 8]),
         source=_gh("jax-ml/jax#23349"),
@@ -154,6 +168,9 @@ def _lengths() -> Iterator[list[Case]]:
         recipe=_lens([4, 0, 2], [0, 5, 1]),
         source=_gh("NVIDIA/cudnn-frontend#943"),
     )
+
+
+def _aligned_lengths() -> Iterator[list[Case]]:
     yield make(
         "masks.bottom_right_of_true_lengths",
         "MASK-2 MASK-4",
@@ -175,7 +192,7 @@ def _lengths() -> Iterator[list[Case]]:
         "masks.unsigned_lens",
         "MASK-4",
         "lengths of uint64 that become floats beside int64",
-        shape=Shape(batch=2, q_heads=1, q_len=3, kv_len=6, head_dim=4),
+        shape=Shape(batch=2, q_heads=1, q_len=3, kv_len=6),
         spec={"mask": BOTTOM, "kv_lens": True},
         recipe=_lens(None, [3, 6], "uint64"),
         source=_gh("numba/numba#7382"),
@@ -207,6 +224,9 @@ def _dense() -> Iterator[list[Case]]:
         expect=_expect(shape, [[0], [2, 3]]),
         source=_gh("openvinotoolkit/openvino#31630"),
     )
+
+
+def _broadcast_dense() -> Iterator[list[Case]]:
     for name, dims in (
         ("keys", (6,)),
         ("rows_keys", (5, 6)),
@@ -262,7 +282,7 @@ def _dense() -> Iterator[list[Case]]:
         "masks.dense_blocks",
         "MASK-1 EMPTY-1",
         "a block-diagonal mask; the last two rows see nothing",
-        shape=Shape(q_len=20, kv_len=20, head_dim=16),
+        shape=Shape(q_len=20, kv_len=20),
         spec={"mask": Dense()},
         recipe=lambda draw: {**draw.qkv(), "mask": _blocks(20, (5, 6, 7))},
         dtypes=FOUR,
@@ -285,7 +305,7 @@ def _blocks(length: int, sizes: tuple[int, ...]) -> Array:
     return mask
 
 
-def _built_in() -> Iterator[list[Case]]:
+def _documents() -> Iterator[list[Case]]:
     yield make(
         "masks.prefix_number",
         "MASK-7",
@@ -336,6 +356,9 @@ def _built_in() -> Iterator[list[Case]]:
         spec={"mask": Document(dtype="int64")},
         recipe=lambda draw: {"params": {"doc": draw.ints(0, 3, 1, 12, dtype="int64")}},
     )
+
+
+def _steps() -> Iterator[list[Case]]:
     for align in ("top_left", "bottom_right"):
         yield make(
             f"masks.dilated_{align}",
@@ -383,11 +406,14 @@ def _composition() -> Iterator[list[Case]]:
         "masks.key_mask_and_causal",
         "MASK-1 EMPTY-1",
         "a mask of one axis broadcast along the rows instead of the keys",
-        shape=Shape(q_len=7, kv_len=7, head_dim=5),
+        shape=Shape(q_len=7, kv_len=7),
         spec={"mask": TOP & Dense()},
         recipe=lambda _draw: {"mask": np.array([0, 1, 1, 0, 0, 1, 0], bool)},
         source=_gh("microsoft/onnxruntime#14363"),
     )
+
+
+def _algebra() -> Iterator[list[Case]]:
     yield make(
         "masks.not_causal",
         "MASK-1",

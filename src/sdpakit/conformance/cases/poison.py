@@ -16,7 +16,7 @@ POISONS = {"nan": np.nan, "inf": np.inf, "minus_inf": -np.inf, "large": 6e4}
 
 def cases() -> list[Case]:
     """Return the cases of this family."""
-    return [*_masked(), *_by_reports(), *_outside()]
+    return [*_masked(), *_rows_apart(), *_by_reports(), *_outside()]
 
 
 def _masked() -> list[Case]:
@@ -53,6 +53,11 @@ def _masked() -> list[Case]:
             dtypes=FOUR if name == "nan" else ("float32",),
             source=gh("Dao-AILab/flash-attention#2374"),
         )
+    return found
+
+
+def _rows_apart() -> list[Case]:
+    found: list[Case] = []
     for name, mask in (
         ("causal", Causal("top_left")),
         ("window", Window(6, 2, "bottom_right")),

@@ -87,7 +87,7 @@ RAGGED: tuple[Ragged, ...] = (
         source=gh("Dao-AILab/flash-attention#2562"),
         cu_q=(0, 0, 3, 4, 4),
         cu_kv=(0, 2, 4, 5, 7),
-        shape=Shape(kv_heads=1, head_dim=4),
+        shape=Shape(kv_heads=1),
         gradients=True,
     ),
     Ragged(
@@ -104,7 +104,7 @@ RAGGED: tuple[Ragged, ...] = (
         source=gh("Dao-AILab/flash-attention#1773"),
         cu_q=(0, 2, 7),
         cu_kv=(0, 2, 4),
-        shape=Shape(q_heads=1, head_dim=4),
+        shape=Shape(q_heads=1),
         refused=True,
         reason="AttentionSpec has no layout 'thd', so there are no offsets to refuse",
     ),

@@ -12,7 +12,7 @@ from sdpakit.masks import Causal
 
 def cases() -> list[Case]:
     """Return the cases of this family."""
-    return [*_default(), *_explicit(), *_folded()]
+    return [*_default(), *_explicit(), *_signs(), *_folded()]
 
 
 def _default() -> list[Case]:
@@ -79,7 +79,11 @@ def _explicit() -> list[Case]:
                 {"zero": "SKaiNET-developers/SKaiNET#860"}.get(name, "tenstorrent/tt-metal#33304")
             ),
         )
-    found += make(
+    return found
+
+
+def _signs() -> list[Case]:
+    found = make(
         "scale.zero_and_infinite_key",
         "SCALE-2 NUM-4",
         "0 * inf that is taken for 0",

@@ -106,7 +106,7 @@ def _extreme() -> list[Case]:
         "sinks.dominant",
         "SINK-1 NUM-2",
         "a sink far above every logit: tiny finite output, not NaN",
-        shape=Shape(q_heads=1, q_len=2, kv_len=3, head_dim=4),
+        shape=Shape(q_heads=1, q_len=2, kv_len=3),
         spec={"sinks": True},
         recipe=_sinks(200.0),
         outputs=ALL,

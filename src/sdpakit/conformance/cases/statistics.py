@@ -33,18 +33,21 @@ def _of_lse() -> list[Case]:
     found += make(
         "statistics.lse_keeps_the_maximum",
         "SOFT-1",
-        "log of the sum without the maximum: one key, so lse is its logit of 12",
-        shape=Shape(q_heads=1, q_len=1, kv_len=1, head_dim=4),
+        "log of the sum without the maximum: one key, so lse is its logit of 17",
+        shape=Shape(q_heads=1, q_len=1, kv_len=1),
         recipe=_twelve,
         bound="hard",
-        expect=lambda: {"out": np.ones((1, 1, 1, 4)), "lse": np.full((1, 1, 1), 12.0)},
+        expect=lambda: {
+            "out": np.ones((1, 1, 1, 8)),
+            "lse": np.full((1, 1, 1), 12.0 * np.sqrt(2.0)),
+        },
         source=gh("Dao-AILab/flash-attention#404"),
     )
     found += make(
         "statistics.lse_of_empty_rows",
         "EMPTY-1",
         "+inf, 0 or a finite sentinel as lse of an empty row",
-        shape=Shape(q_heads=1, q_len=5, kv_len=2, head_dim=4),
+        shape=Shape(q_heads=1, q_len=5, kv_len=2),
         spec={"mask": Causal("bottom_right")},
         outputs=("lse",),
         dtypes=FOUR,
@@ -55,9 +58,9 @@ def _of_lse() -> list[Case]:
 
 def _twelve(draw: Draw) -> dict[str, Array]:
     return {
-        "q": draw.array(np.full((1, 1, 1, 4), 3.0)),
-        "k": draw.array(np.full((1, 1, 1, 4), 2.0)),
-        "v": draw.array(np.ones((1, 1, 1, 4))),
+        "q": draw.array(np.full((1, 1, 1, 8), 3.0)),
+        "k": draw.array(np.full((1, 1, 1, 8), 2.0)),
+        "v": draw.array(np.ones((1, 1, 1, 8))),
     }
 
 
@@ -72,7 +75,7 @@ def _of_rows() -> list[Case]:
             f"statistics.{name}",
             "STAT-1",
             "an entropy from lse and the mean logit, which cancels; p of another maximum",
-            shape=Shape(q_len=33, kv_len=77, head_dim=16),
+            shape=Shape(q_len=33, kv_len=77),
             recipe=_spread(spread),
             outputs=ALL,
             dtypes=FOUR,
