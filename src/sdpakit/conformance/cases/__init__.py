@@ -14,6 +14,7 @@ FAMILIES: tuple[str, ...] = (
     "poison",
     "specials",
     "precision",
+    "real",
     "scale",
     "softcap",
     "bias",
