@@ -200,3 +200,31 @@ def test_a_process_ends_while_helpers_sleep_and_a_thread_still_calls():
     command = [sys.executable, "-c", EXITS]
     done = subprocess.run(command, env=environment, timeout=120, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.mark.parametrize("reads_head", [False, True], ids=["heads as rows", "a bias of each head"])
+def test_one_row_has_the_bits_that_it_has_among_others(reads_head):
+    spec = sk.AttentionSpec(
+        q_heads=6,
+        kv_heads=2,
+        head_dim=24,
+        mask=lambda i: (i.k + i.b) % 5 != 0,
+        bias="float32" if reads_head else None,
+        softcap=4.0,
+        sinks=True,
+        q_lens=True,
+        kv_lens=True,
+        outputs=OUTPUTS,
+    )
+    kernel = sk.compile(spec, backend="numba_cpu")
+    q, k, v = arrays(6, 2, 1, 300, batch=3)
+    given = {
+        "sinks": np.linspace(-1, 1, 6, dtype=np.float32),
+        "q_lens": np.array([1, 1, 0]),
+        "kv_lens": np.array([300, 130, 7]),
+    }
+    if reads_head:
+        given["bias"] = np.linspace(-2, 2, 6, dtype=np.float32)[:, None, None]
+    alone = kernel(q, k, v, **given)
+    among = kernel(np.repeat(q, 3, axis=2), k, v, **given)
+    assert same_bits(alone, [x[:, :, :1].copy() for x in among])

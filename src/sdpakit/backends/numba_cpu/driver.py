@@ -38,6 +38,7 @@ from sdpakit.errors import CacheWarning
     CHUNK_ROWS,  # query rows of an item, a multiple of WIDTH
     HEAD_CHUNKS,
     CHUNK_HEADS,  # query heads of an item
+    HEADS_AS_ROWS,  # 1; or the group, if its heads stand in as the rows of a q of one row
     WIDTH,  # queries of a panel
     ROW_STEP,  # a step may start at multiples of this inside a tile
     BLOCK_KV,  # keys of a tile
@@ -109,7 +110,7 @@ from sdpakit.errors import CacheWarning
     E1_AT,
     P2_AT,
     FIELDS,
-) = range(81)
+) = range(82)
 
 PARTIAL = 1  # flags of a step; its first row stands above them
 FIRST_SHIFT = 8
@@ -231,7 +232,8 @@ def _item(d: int, number: int) -> Item:
     rest, kv_head = divmod(rest, _get(d, KV_HEADS))
     chunk, b = divmod(rest, _get(d, BATCH))
     row = (_get(d, ROW_CHUNKS) - 1 - chunk) * _get(d, CHUNK_ROWS)
-    row_end = min(row + _get(d, CHUNK_ROWS), _load_int(_get(d, Q_LEN) + 8 * b))
+    q_rows = _load_int(_get(d, Q_LEN) + 8 * b) * _get(d, HEADS_AS_ROWS)
+    row_end = min(row + _get(d, CHUNK_ROWS), q_rows)
     first = head_chunk * _get(d, CHUNK_HEADS)
     heads = min(_get(d, CHUNK_HEADS), _get(d, GROUP) - first)
     panels = max(0, (row_end - row + _get(d, WIDTH) - 1) // _get(d, WIDTH))
@@ -249,13 +251,21 @@ def _panel(d: int, item: Item, scratch: int, panel: int) -> Any:
 
 
 @_inner
+def _query_rows(d: int, panel: Any) -> Any:
+    """Return first query row and number of query rows of a panel, as expressions see them."""
+    _, _, row, rows = panel
+    return (row, rows) if _get(d, HEADS_AS_ROWS) == 1 else (0, 1)
+
+
+@_inner
 def _find_ranges(d: int, item: Item, panel: Any, ranges: int) -> None:
     """Store which keys some row of the panel may see, and which every row sees for certain."""
-    _, head, row, rows = panel
+    row, rows = _query_rows(d, panel)
     if _get(d, KEY_RANGES) == 0:
         lo, hi, must_lo, must_hi = 0, item.kv_len, 0, item.kv_len
     else:
-        _call(_get(d, KEY_RANGES), (_get(d, CONTEXT), item.b, head, row, row + rows - 1, ranges))
+        box = (item.b, panel[1], row, row + rows - 1)
+        _call(_get(d, KEY_RANGES), (_get(d, CONTEXT), *box, ranges))
         lo = max(0, _load_int(ranges))
         hi = min(item.kv_len, _load_int(ranges + 8))
         must_lo, must_hi = _load_int(ranges + 16), _load_int(ranges + 24)
@@ -298,8 +308,9 @@ def _step_flags(d: int, item: Item, panel: Any, ranges: int, tile: int, n: int) 
     if full:
         return flags, end
     if _get(d, TILE_CLASS) != 0:
-        _, head, row, rows = panel
-        box = (_get(d, CONTEXT), item.b, head, row, row + rows - 1, tile + first, tile + end - 1)
+        row, rows = _query_rows(d, panel)
+        rows_box = (item.b, panel[1], row, row + rows - 1)
+        box = (_get(d, CONTEXT), *rows_box, tile + first, tile + end - 1)
         found = _call(_get(d, TILE_CLASS), box)
         if found & 1 == 0:  # no pair is attended
             return 0, 0
@@ -337,7 +348,7 @@ def _attend_tile(d: int, item: Item, scratch: int, tile: int) -> None:
             continue
         if value_flag < 0:
             value_flag = _pack_tile(d, item, scratch, tile, n)
-        address, head, row, rows = panel
+        address = panel[0]
         keys = (
             scratch + _get(d, K_TILE_AT),
             scratch + _get(d, V_TILE_AT),
@@ -346,7 +357,18 @@ def _attend_tile(d: int, item: Item, scratch: int, tile: int) -> None:
             flags | value_flag,
         )
         state = (address, address + _get(d, O_AT), scratch + _get(d, P_AT), address + _get(d, M_AT))
-        _call(_get(d, STEP), (_get(d, CONTEXT), *keys, *state, item.b, head, row, rows))
+        rows_seen = _query_rows(d, panel)
+        _call(_get(d, STEP), (_get(d, CONTEXT), *keys, *state, item.b, panel[1], *rows_seen))
+
+
+@_inner
+def _sink(d: int, b: int, head: int, row: int) -> float:
+    """Return the sink of a row of the driver (SINK-1), -inf if there is none."""
+    if _get(d, SINK) == 0:
+        return -math.inf
+    heads = _get(d, HEADS_AS_ROWS)
+    head = head if heads == 1 else head * heads + row
+    return _float(_call(_get(d, SINK), (_get(d, CONTEXT), b, head)))
 
 
 @_inner
@@ -407,14 +429,12 @@ def _close_panel(d: int, item: Item, scratch: int, panel: Any) -> None:
     address, head, row, rows = panel
     element_bytes = _get(d, ELEMENT_BYTES)
     factors = scratch + _get(d, FACTORS_AT)
-    sink = -math.inf
-    if _get(d, SINK) != 0:
-        sink = _float(_call(_get(d, SINK), (_get(d, CONTEXT), item.b, head)))
     wants_statistics = _get(d, LSE) | _get(d, MAX_LOGIT) | _get(d, ENTROPY) | _get(d, SUM_P2)
     for lane in range(rows):
         state = address + _get(d, M_AT) + lane * element_bytes
         m = _load(state, element_bytes) * _get(d, M_UNIT)
         total = _load(state + _get(d, L_AT) - _get(d, M_AT), element_bytes)
+        sink = _sink(d, item.b, head, row + lane)
         _store(factors + lane * element_bytes, _out_factor(d, m, total, sink), element_bytes)
         if wants_statistics:
             _put_statistics(d, item.b, head, row + lane, state)

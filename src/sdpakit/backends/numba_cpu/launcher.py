@@ -14,6 +14,7 @@ from sdpakit.backends.numba_cpu import context, driver, pool, schedule
 from sdpakit.backends.numba_cpu.codegen import compile_ir
 from sdpakit.backends.numba_cpu.context import ContextLayout, Ints, address, float_bits
 from sdpakit.backends.numba_cpu.lower import Plan, lower
+from sdpakit.expr.nodes import Index, postorder
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, Call
@@ -23,7 +24,8 @@ LOG2_E = 1.0 / math.log(2.0)
 # of any other one a power of two goes into q, which is exact unless q leaves the range of floats.
 SCALE_EXPONENT = 100
 KEPT_DEALS = 64  # shapes whose partition is remembered
-OUTPUTS = {
+ROW_ARRAYS = {
+    "q": driver.Q,
     "out": driver.OUT,
     "lse": driver.LSE,
     "max_logit": driver.MAX_LOGIT,
@@ -117,6 +119,27 @@ class Code:
                 d[field] = statistics + layout.stat_rows.index(name) * layout.row_bytes
         return d
 
+    @functools.cached_property
+    def reads_head(self) -> bool:
+        """Whether logit or mask differ between the query heads of a group."""
+        program = self.plan.program
+        return any(
+            node is Index("h") for root in (program.logit, program.mask) for node in postorder(root)
+        )
+
+    def shape(self, call: Call) -> schedule.Shape:
+        """Return what the driver shall take a call for.
+
+        A single query row for several heads that read the same keys, as in decoding, would leave
+        all lanes but one idle: where nothing tells the heads apart, they stand in as rows.
+        """
+        batch, q_heads, q_len, _ = call.q.shape
+        kv_heads, kv_len = call.k.shape[1:3]
+        group = q_heads // kv_heads
+        if q_len == 1 and group > 1 and not self.reads_head:
+            return schedule.Shape(batch, kv_heads, 1, group, kv_len, heads_as_rows=group)
+        return schedule.Shape(batch, kv_heads, group, q_len, kv_len)
+
     def _deal(self, shape: schedule.Shape, threads: int) -> Deal:
         layout = self.plan.layout
         threads = schedule.useful_threads(layout, shape, threads)
@@ -128,6 +151,7 @@ class Code:
             (driver.BATCH, shape.batch),
             (driver.KV_HEADS, shape.kv_heads),
             (driver.GROUP, shape.group),
+            (driver.HEADS_AS_ROWS, shape.heads_as_rows),
             (driver.ROW_CHUNKS, parts.row_chunks),
             (driver.CHUNK_ROWS, parts.chunk_rows),
             (driver.HEAD_CHUNKS, parts.head_chunks),
@@ -158,11 +182,12 @@ class CpuLauncher:
             return
         _fill_padding(call, self._artifact.program.empty_row)
         code = self._code(call.int_bits)
-        deal = code.deal(_shape(call), call.threads)
+        shape = code.shape(call)
+        deal = code.deal(shape, call.threads)
         d = np.empty(driver.FIELDS + context.size(code.context, len(call.q_len)), np.int64)
         d[: driver.FIELDS] = deal.template
         where = address(d)
-        _fill_arrays(d, call)
+        _fill_arrays(d, call, shape.heads_as_rows)
         c = _fill_scale(d, float(call.scalars["scale"])) if code.plan.is_fast else 1.0
         values, at = d[driver.FIELDS :], where + 8 * driver.FIELDS
         context.fill(values, at, code.context, call, c)
@@ -183,7 +208,7 @@ class CpuLauncher:
             "from_disk_cache": code.module.from_cache,
         }
         if call is not None:
-            deal = code.deal(_shape(call), call.threads)
+            deal = code.deal(code.shape(call), call.threads)
             facts |= {
                 "threads": deal.threads,
                 "items": deal.parts.items,
@@ -218,12 +243,6 @@ class CpuLauncher:
             pool.give_scratch(buffers)
 
 
-def _shape(call: Call) -> schedule.Shape:
-    batch, q_heads, q_len, _ = call.q.shape
-    kv_heads, kv_len = call.k.shape[1:3]
-    return schedule.Shape(batch, kv_heads, q_heads // max(kv_heads, 1), q_len, kv_len)
-
-
 def _fill_padding(call: Call, empty_row: str) -> None:
     """Write the rows past q_len, which are empty (MASK-4, EMPTY-1)."""
     values = {"out": math.nan if empty_row == "nan" else 0.0, "entropy": 0.0, "sum_p2": 0.0}
@@ -234,14 +253,17 @@ def _fill_padding(call: Call, empty_row: str) -> None:
                 array[b, :, q_len:] = values.get(name, -math.inf)
 
 
-def _fill_arrays(d: Ints, call: Call) -> None:
+def _fill_arrays(d: Ints, call: Call, heads_as_rows: int) -> None:
     """Write addresses and strides of the arrays of a call into its descriptor."""
-    for field, array in ((driver.Q, call.q), (driver.K, call.k), (driver.V, call.v)):
+    for field, array in ((driver.K, call.k), (driver.V, call.v)):
         d[field : field + 5] = (address(array), *array.strides)
-    for name, array in call.outputs.items():
+    for name, array in (("q", call.q), *call.outputs.items()):
         if array.size > 0:
-            field = OUTPUTS[name]
-            d[field : field + 1 + array.ndim] = (address(array), *array.strides)
+            b, h, i, *width = array.strides
+            if heads_as_rows > 1:
+                h, i = h * heads_as_rows, h
+            field = ROW_ARRAYS[name]
+            d[field : field + 1 + array.ndim] = (address(array), b, h, i, *width)
 
 
 def _fill_scale(d: Ints, scale: float) -> float:

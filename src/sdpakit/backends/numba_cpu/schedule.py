@@ -33,13 +33,22 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Lengths of one call."""
+    """Lengths of one call, as the driver sees it.
+
+    Attributes
+    ----------
+    batch, kv_heads, group, q_len, kv_len : int
+        Sizes; `group` query heads read one kv head.
+    heads_as_rows : int
+        1, or the number of query heads that stand in as the rows (`q_len`) of a single head.
+    """
 
     batch: int
     kv_heads: int
     group: int
     q_len: int
     kv_len: int
+    heads_as_rows: int = 1
 
 
 def partition(layout: PanelLayout, shape: Shape, threads: int) -> Partition:
