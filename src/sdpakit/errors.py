@@ -6,7 +6,8 @@ the fitting built-in; a defect of the compiler is an `InternalError`, never one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 
 
 class SdpakitError(Exception):
@@ -93,3 +94,24 @@ def format_error(where: str, *, got: object, allowed: str, fix: str) -> str:
         One line for each of the four.
     """
     return f"{where}: got {got}\n  allowed: {allowed}\n  remedy: {fix}"
+
+
+def did_you_mean(name: object, candidates: Iterable[str], otherwise: str) -> str:
+    """Return the remedy for a name that is not known.
+
+    Parameters
+    ----------
+    name : object
+        What came.
+    candidates : iterable of str
+        The names that there are.
+    otherwise : str
+        The remedy where none of them resembles it.
+
+    Returns
+    -------
+    str
+        For `fix` of `format_error`.
+    """
+    near = get_close_matches(str(name), list(candidates), n=1)
+    return f"did you mean {near[0]!r}?" if near else otherwise

@@ -11,11 +11,16 @@ import functools
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, cast
 
-from sdpakit.errors import BackendError, BackendUnavailableError, UnknownBackendError, format_error
+from sdpakit.errors import (
+    BackendError,
+    BackendUnavailableError,
+    UnknownBackendError,
+    did_you_mean,
+    format_error,
+)
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Backend
@@ -178,13 +183,12 @@ def _load(name: str, target: str, source: str) -> Backend:
 
 def _refuse_unknown(name: str) -> None:
     known = names()
-    near = get_close_matches(name, known, n=1)
     raise UnknownBackendError(
         format_error(
             "backend",
             got=repr(name),
             allowed=", ".join(("auto", *known)),
-            fix=f"did you mean {near[0]!r}?" if near else "use one of these names",
+            fix=did_you_mean(name, known, "use one of these names"),
         )
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sdpakit.backends import get
@@ -14,6 +13,7 @@ from sdpakit.errors import (
     BackendUnavailableError,
     UnknownBackendError,
     UnsupportedSpecError,
+    did_you_mean,
     format_error,
 )
 
@@ -117,13 +117,12 @@ def _check_options(usable: Mapping[str, Backend], options: Mapping[str, Any]) ->
     known = sorted({name for backend in usable.values() for name in backend.capabilities().options})
     for name in options:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
             raise ArgumentError(
                 format_error(
                     "options",
                     got=f"the unknown option {name!r}",
                     allowed=f"{', '.join(known) or 'none'} (of {', '.join(usable)})",
-                    fix=f"did you mean {near[0]!r}?" if near else f"leave {name!r} away",
+                    fix=did_you_mean(name, known, f"leave {name!r} away"),
                 )
             )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, SupportsFloat, cast
 
 import numpy as np
@@ -13,7 +12,7 @@ from sdpakit.arrays import import_array
 from sdpakit.binding.lengths import integer
 from sdpakit.binding.operands import check_representable
 from sdpakit.dtypes import DTYPES
-from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
+from sdpakit.errors import ArgumentError, ArgumentTypeError, did_you_mean, format_error
 
 if TYPE_CHECKING:
     from sdpakit.binding.signature import Signature
@@ -90,8 +89,7 @@ def _describe(signature: Signature, name: str) -> str:
 def _remedy(signature: Signature, name: str, candidates: Iterable[str]) -> str:
     if name in signature.constants:
         return f"set {name} in the spec: a spec with another value shares the compiled code"
-    near = get_close_matches(str(name), list(candidates), n=1)
-    return f"did you mean {near[0]!r}?" if near else f"leave {name!r} away"
+    return did_you_mean(name, candidates, f"leave {name!r} away")
 
 
 def _bind_scalar(where: str, kind: Type, value: object, accum_dtype: str) -> int | float:
