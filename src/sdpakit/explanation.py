@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sdpakit.arrays import numpy_dtype
+from sdpakit.arrays import import_array, numpy_dtype
 from sdpakit.binding import Arguments, Signature
+from sdpakit.errors import ArgumentError, ArgumentTypeError, did_you_mean, format_error
 from sdpakit.passes.tilemap import Sizes, tile_map
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, Call
     from sdpakit.kernel import Choice
+    from sdpakit.spec import AttentionSpec
 
 Array = np.ndarray[Any, Any]
 
@@ -65,7 +68,11 @@ def _text(value: object) -> str:
 
 
 def stand_ins(
-    signature: Signature, batch: int, q_len: int, kv_len: int, given: Mapping[str, Any]
+    signature: Signature,
+    batch: int,
+    q_len: int | None,
+    kv_len: int | None,
+    given: Mapping[str, Any],
 ) -> Arguments:
     """Return the arguments of a call of these sizes without memory for operands.
 
@@ -74,7 +81,7 @@ def stand_ins(
     signature : Signature
         What the kernel takes.
     batch, q_len, kv_len : int
-        Sizes of what was not given.
+        Sizes of what was not given; a length of None is that of the other side.
     given : mapping of str to object
         Arguments that take the place of stand-ins.
 
@@ -83,13 +90,15 @@ def stand_ins(
     Arguments
         With full lengths, a mask of True, a bias of 0, sinks of 0, and the last row at the last
         key.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentError
+        If a name is that of no argument, or nothing says how long the call is.
     """
     spec = signature.spec
-    length = 2 if spec.layout == "bhsd" else 1
-    if "q" in given:
-        batch, q_len = given["q"].shape[0], given["q"].shape[length]
-    if "k" in given:
-        kv_len = given["k"].shape[length]
+    _check_names(given)
+    batch, q_len, kv_len = _sizes(spec, batch, (q_len, kv_len), given)
     pairs = (batch, spec.q_heads, q_len, kv_len)
     made: dict[str, object] = {
         "q": _operand(signature, (batch, spec.q_heads, q_len, spec.head_dim)),
@@ -109,6 +118,49 @@ def stand_ins(
     if signature.takes_offset:
         made["q_offset"] = kv_len - q_len
     return Arguments(**(made | dict(given)))
+
+
+def _check_names(given: Mapping[str, Any]) -> None:
+    allowed = [field.name for field in fields(Arguments)]
+    for name in given:
+        if name not in allowed:
+            raise ArgumentTypeError(
+                format_error(
+                    "explain",
+                    got=f"the unknown argument {name!r}",
+                    allowed=f"batch, q_len, kv_len, and those of a call: {', '.join(allowed)}",
+                    fix=did_you_mean(name, allowed, f"leave {name!r} away"),
+                )
+            )
+
+
+def _sizes(
+    spec: AttentionSpec,
+    batch: int,
+    lengths: tuple[int | None, int | None],
+    given: Mapping[str, Any],
+) -> tuple[int, int, int]:
+    """Return batch, q_len and kv_len of a call, by the arrays q and k where they were given."""
+    q_len, kv_len = lengths
+    axis = 2 if spec.layout == "bhsd" else 1
+    shapes = {x: import_array(x, given[x], (spec.dtype,)).view.shape for x in "qk" if x in given}
+    # An operand of another rank says nothing here: the checks of the call refuse it.
+    if len(q_shape := shapes.get("q", ())) == 4:
+        batch, q_len = q_shape[0], q_shape[axis]
+    if len(k_shape := shapes.get("k", ())) == 4:
+        kv_len = k_shape[axis]
+    known = [length for length in (q_len, kv_len) if length is not None]
+    if not known and not shapes:
+        raise ArgumentError(
+            format_error(
+                "explain",
+                got=f"{', '.join(given) or f'batch={batch}'} without a length",
+                allowed="q_len=, kv_len= or both, or the arrays q and k, beside other arguments",
+                fix="name a length, or leave the arguments away to explain the kernel alone",
+            )
+        )
+    either = known[0] if known else 0
+    return batch, either if q_len is None else q_len, either if kv_len is None else kv_len
 
 
 def _operand(signature: Signature, shape: tuple[int, ...]) -> Array:

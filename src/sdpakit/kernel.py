@@ -187,7 +187,8 @@ class Kernel:
         batch : int, optional
             Number of batch entries.
         q_len, kv_len : int, optional
-            Lengths; one stands for both. Without any the explanation is of the kernel alone.
+            Lengths; one stands for both. Without sizes and arguments the explanation is of the
+            kernel alone.
         **arguments
             Arguments of a call (`kv_lens`, `q_offset`, `params`, `mask`, `threads`, ...) and `q`,
             `k`, `v` in place of sizes. What is left away is stood in for: full lengths, a mask of
@@ -201,7 +202,7 @@ class Kernel:
         Raises
         ------
         ArgumentTypeError, ArgumentError
-            If an argument does not fit.
+            If an argument does not fit, is unknown, or comes without a length.
 
         Examples
         --------
@@ -210,12 +211,9 @@ class Kernel:
         >>> kernel.explain(q_len=128)["flops"]
         33554432
         """
-        sized = q_len is not None or kv_len is not None or "q" in arguments
         call = None
-        if sized:
-            rows = q_len if q_len is not None else kv_len
-            keys = kv_len if kv_len is not None else q_len
-            ready = stand_ins(self._signature, batch, rows or 0, keys or 0, arguments)
+        if (batch, q_len, kv_len) != (1, None, None) or arguments:
+            ready = stand_ins(self._signature, batch, q_len, kv_len, arguments)
             call = bind(self._signature, ready, dry=True).call
         facts = self._launcher.explain(call)
         return explain_call(self._signature, self._choice, self._artifact, facts, call)

@@ -11,7 +11,7 @@ import pytest
 from tests.api.refusals import refuses
 
 import sdpakit as sk
-from sdpakit import ArgumentError
+from sdpakit import ArgumentError, ArgumentTypeError
 
 BASE = {"q_heads": 4, "kv_heads": 2, "head_dim": 8, "v_head_dim": 6}
 EVERYTHING = ("out", "lse", "max_logit", "entropy", "sum_p2")
@@ -202,6 +202,23 @@ def test_explain_needs_no_memory_for_long_sequences():
 def test_explain_refuses_what_a_call_would():
     with refuses(ArgumentError, "kv_lens", "does not use", "kv_lens=True"):
         compiled().explain(q_len=5, kv_lens=np.array([3]))
+
+
+def test_explain_takes_a_missing_length_from_the_other_side(qkv):
+    q, k, _ = qkv
+    assert compiled().explain(q=q)["flops"] == compiled().explain(batch=2, q_len=5)["flops"]
+    assert "lengths 7 x 7" in compiled().explain(batch=2, k=k)["sizes"]
+
+
+def test_explain_ignores_no_argument(qkv):
+    with refuses(ArgumentError, "explain", "threads without a length", "name a length"):
+        compiled().explain(threads=2)
+    with refuses(ArgumentError, "explain", "batch=2 without a length", "name a length"):
+        compiled().explain(batch=2)
+    with refuses(ArgumentTypeError, "explain", "'qlens'", "q_lens"):
+        compiled().explain(q_len=5, qlens=np.array([3]))
+    with refuses(ArgumentError, "q", "3 axes", "q[None]"):
+        compiled().explain(q=qkv[0][0])
 
 
 def test_a_kernel_travels_as_its_spec(qkv):
