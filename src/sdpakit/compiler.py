@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sdpakit import backends
-from sdpakit.backends.selection import select
+from sdpakit.backends.selection import Choice, select
 from sdpakit.binding import Signature
 from sdpakit.errors import ArgumentTypeError, format_error
 from sdpakit.ir.build import build
-from sdpakit.kernel import Choice, Kernel
+from sdpakit.kernel import Kernel
 from sdpakit.passes import run_pipeline
 from sdpakit.spec import AttentionSpec
 

@@ -16,7 +16,7 @@ from sdpakit.passes.tilemap import Sizes, tile_map
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, Call
-    from sdpakit.kernel import Choice
+    from sdpakit.backends.selection import Choice
     from sdpakit.spec import AttentionSpec
 
 Array = np.ndarray[Any, Any]

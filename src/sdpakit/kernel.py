@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from sdpakit.output import AttentionOutput
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, Call, Launcher
+    from sdpakit.backends.selection import Choice
     from sdpakit.spec import AttentionSpec
 
 # What a row without a key has (EMPTY-1, STAT-1).
@@ -25,28 +25,6 @@ _EMPTY_ROW: dict[str, float] = {
     "entropy": 0.0,
     "sum_p2": 0.0,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Which backend compiled a kernel, and why.
-
-    Attributes
-    ----------
-    backend : str
-        Its name.
-    options : mapping
-        The options that it was given.
-    asked : str
-        What the caller asked for, as text.
-    passed_over : mapping of str to sequence of str
-        Backends that came first in the order of wish, and why they were not taken.
-    """
-
-    backend: str
-    options: Mapping[str, Any]
-    asked: str
-    passed_over: Mapping[str, tuple[str, ...]]
 
 
 class Kernel:

@@ -22,6 +22,28 @@ if TYPE_CHECKING:
     from sdpakit.spec import AttentionSpec
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which backend compiled a kernel, and why.
+
+    Attributes
+    ----------
+    backend : str
+        Its name.
+    options : mapping
+        The options that it was given.
+    asked : str
+        What the caller asked for, as text.
+    passed_over : mapping of str to sequence of str
+        Backends that came first in the order of wish, and why they were not taken.
+    """
+
+    backend: str
+    options: Mapping[str, Any]
+    asked: str
+    passed_over: Mapping[str, tuple[str, ...]]
+
+
 @dataclass(slots=True)
 class _Search:
     """What was found so far: backends that can run here, and why the others cannot."""
