@@ -12,7 +12,7 @@ from sdpakit.backends.numba_cpu.isa import Isa
 from sdpakit.errors import InternalError
 
 # Part of the key of cached objects: raise it when the pipeline below changes.
-PIPELINE_VERSION = 1
+PIPELINE_VERSION = 2
 
 _LOCK = threading.Lock()
 _LOADED: dict[str, KernelModule] = {}
@@ -37,15 +37,25 @@ def _target_machine(isa: Isa) -> Any:
 
 
 def _optimised(text: str, machine: Any) -> Any:
-    """Return the parsed, verified and optimised module. The kernels are vectorised already."""
+    """Return the parsed, verified and cleaned-up module.
+
+    The kernels are vectorised and unrolled by their emitter, and invariants leave loops in the code
+    generator. The pipeline of -O2 gave the same speed (plain, masked and capped logits) for six
+    times the time in the optimiser.
+    """
     llvm = _llvm()
     module = llvm.parse_assembly(text)
     module.triple, module.data_layout = llvm.get_process_triple(), str(machine.target_data)
     module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
+    passes = llvm.create_new_function_pass_manager()
+    passes.add_simplify_cfg_pass()
+    passes.add_sroa_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    for function in module.functions:
+        if not function.is_declaration:
+            passes.run(function, builder)
     return module
 
 
