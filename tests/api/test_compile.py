@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from sdpakit import (
     backends,
     compiler,
 )
-from sdpakit.backends.base import Availability, Capabilities
+from sdpakit.backends.base import Availability
 from sdpakit.backends.interp import Interpreter
 
 SPEC = sk.AttentionSpec(q_heads=1, head_dim=4)
@@ -37,7 +38,7 @@ class Fake(Interpreter):
         return Availability(self.ok, "no such device", "buy one")
 
     def capabilities(self):
-        return Capabilities(frozenset(), 0, frozenset(), options=frozenset(self.known))
+        return replace(super().capabilities(), max_head_dim=64, options=frozenset(self.known))
 
     def unsupported_reasons(self, spec, options):
         return list(self.reasons)
@@ -157,6 +158,22 @@ def test_an_option_of_another_backend_passes_this_one_over(fakes):
     kernel = sk.compile(SPEC, options={"tile": 8})
     assert kernel.backend == "two"
     assert kernel.explain()["passed_over"] == {"one": "no option 'tile'"}
+
+
+@pytest.mark.parametrize(
+    ("declared", "reason"),
+    [
+        ({"dtypes": frozenset({"float64"})}, ("no dtype float32", "no out_dtype float32")),
+        ({"max_head_dim": 3}, ("head_dim=4 > 3", "v_head_dim=4 > 3")),
+        ({"outputs": frozenset({"lse"})}, ("no output 'out'",)),
+    ],
+    ids=str,
+)
+def test_what_a_backend_does_not_declare_it_is_not_asked(fakes, declared, reason):
+    one, _ = fakes(Fake("one", reasons=("asked all the same",)), Fake("two"))
+    less = replace(one.capabilities(), **declared)
+    one.capabilities = lambda: less
+    assert sk.compile(SPEC).explain()["passed_over"] == {"one": "; ".join(reason)}
 
 
 @pytest.mark.parametrize("options", [3, ["tile"], {3: 4}])

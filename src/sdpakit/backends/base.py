@@ -26,13 +26,36 @@ class Availability:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can compile, declared once; dispatch, conformance and docs read it."""
+    """What a backend can compile, declared once; the choice of a backend reads it.
+
+    Attributes
+    ----------
+    dtypes : frozenset of str
+        Of q, k, v and out.
+    max_head_dim : int
+        Largest head_dim and v_head_dim.
+    outputs : frozenset of str
+        Names of outputs.
+    options : frozenset of str
+        Names of options.
+    """
 
     dtypes: frozenset[str]
     max_head_dim: int
     outputs: frozenset[str]
     options: frozenset[str] = frozenset()
-    gradients: bool = False
+
+    def reasons_against(self, spec: AttentionSpec, options: Options) -> list[str]:
+        """Return what `spec` and `options` ask for beyond what is declared here."""
+        limit = self.max_head_dim
+        widths = {"head_dim": spec.head_dim, "v_head_dim": spec.v_head_dim}
+        dtypes = {"dtype": spec.dtype, "out_dtype": spec.out_dtype}
+        return [
+            *(f"no option {name!r}" for name in options if name not in self.options),
+            *(f"{name}={d} > {limit}" for name, d in widths.items() if d > limit),
+            *(f"no {name} {dtype}" for name, dtype in dtypes.items() if dtype not in self.dtypes),
+            *(f"no output {name!r}" for name in spec.outputs if name not in self.outputs),
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +103,11 @@ class Launcher(Protocol):
         ...
 
     def explain(self, call: Call | None) -> Mapping[str, Any]:
-        """Return facts about the code (tiles, ISA); for a call also its counts and scratch."""
+        """Return facts about the code (tiles, ISA); for a call also its counts and scratch.
+
+        A backend that skips tiles names their sizes "block_q" and "block_kv": the tiles of a call
+        are then counted by class for it.
+        """
         ...
 
 
@@ -98,7 +125,10 @@ class Backend(Protocol):
         ...
 
     def unsupported_reasons(self, spec: AttentionSpec, options: Options) -> list[str]:
-        """Return why `spec` with `options` cannot be compiled; empty = it can."""
+        """Return why `spec` with `options` cannot be compiled; empty = it can.
+
+        Asked only where `capabilities` allow both, and so silent about what these declare.
+        """
         ...
 
     def lower(self, program: Program, options: Options) -> Artifact:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from sdpakit.backends.base import Artifact, Availability, Capabilities
 from sdpakit.dtypes import FLOATS
 from sdpakit.ir.interp import run
 from sdpakit.ir.printer import to_text
+from sdpakit.spec import OUTPUTS
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Call, Launcher, Options
@@ -45,8 +47,8 @@ class Interpreter:
         """Return that every spec can be compiled; there are no options."""
         return Capabilities(
             dtypes=frozenset(FLOATS),
-            max_head_dim=2**31 - 1,
-            outputs=frozenset({"out", "lse", "max_logit", "entropy", "sum_p2"}),
+            max_head_dim=sys.maxsize,
+            outputs=frozenset(OUTPUTS),
         )
 
     def unsupported_reasons(self, spec: AttentionSpec, options: Options) -> list[str]:

@@ -88,8 +88,7 @@ def select(
         _refuse_unavailable(search)
     _check_options(search.usable, options)
     for name, backend in search.usable.items():
-        known = backend.capabilities().options
-        reasons = [f"no option {option!r}" for option in options if option not in known]
+        reasons = backend.capabilities().reasons_against(spec, options)
         reasons = reasons or list(backend.unsupported_reasons(spec, options))
         if not reasons:
             before = search.unavailable | search.refusals

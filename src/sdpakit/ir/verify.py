@@ -11,9 +11,7 @@ from sdpakit.expr.nodes import Binary, Const, Dot, Expr, Index, Load, Scalar, po
 from sdpakit.expr.text import to_text
 from sdpakit.ir import printer
 from sdpakit.ir.program import Program
-
-OUTPUTS = ("out", "lse", "max_logit", "entropy", "sum_p2")
-EMPTY_ROWS = ("zero", "nan")
+from sdpakit.spec import EMPTY_ROWS, OUTPUTS
 
 _PAIR = tuple(Index(name) for name in ("b", "h", "q", "k"))
 # Tables that a call gives by keyword, and how they are read.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sdpakit.backends.base import Availability, Capabilities, Options
 from sdpakit.dtypes import FLOATS
+from sdpakit.spec import OUTPUTS
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, Launcher
@@ -44,19 +45,13 @@ class NumbaCpuBackend:
         return Capabilities(
             dtypes=frozenset(FLOATS),
             max_head_dim=MAX_HEAD_DIM,
-            outputs=frozenset(("out", "lse", "max_logit", "entropy", "sum_p2")),
+            outputs=frozenset(OUTPUTS),
             options=frozenset(("isa", "block_kv")),
         )
 
     def unsupported_reasons(self, spec: AttentionSpec, options: Options) -> list[str]:
-        """Return why a spec cannot be compiled here."""
-        reasons = [
-            f"{name}={width} > {MAX_HEAD_DIM}"
-            for name, width in (("head_dim", spec.head_dim), ("v_head_dim", spec.v_head_dim))
-            if width > MAX_HEAD_DIM
-        ]
-        reasons += _refused_options(options)
-        return reasons
+        """Return which values of options cannot be honoured; every spec can be compiled."""
+        return _refused_options(options)
 
     def lower(self, program: Program, options: Options) -> Artifact:
         """Return LLVM IR; integers of expressions are 32 bits wide (see `launcher`)."""
