@@ -131,7 +131,7 @@ def operands(draw, case, dims):
     return found
 
 
-@pytest.mark.parametrize(("backend", "examples"), [("interp", 120), ("numba_cpu", 50)])
+@pytest.mark.parametrize(("backend", "examples"), [("interp", 60), ("numba_cpu", 12)])
 def test_random_specs(backend, examples):
     @settings(
         max_examples=examples,

@@ -78,6 +78,7 @@ def _alignment() -> Iterator[list[Case]]:
         shape=Shape(batch=2, q_len=19, kv_len=23),
         spec={"mask": BOTTOM},
         dtypes=FOUR,
+        source=_gh("numba/numba#8138"),
     )
 
 

@@ -13,6 +13,7 @@ from sdpakit.conformance.model import Case, Shape
 from sdpakit.expr.operands import Table
 from sdpakit.masks import Causal, Dense, Predicate, Window
 
+SOURCES = {"mask_shape": "ml-explore/mlx#1842", "mask_heads": "lucidrains/vit-pytorch#71"}
 NAN, INF = float("nan"), float("inf")
 SPEC, CALL, KIND = "SpecError", "ArgumentError", "ArgumentTypeError"
 
@@ -139,7 +140,7 @@ def _operands() -> list[Case]:
         ),
         ("params_unknown", "ERR-1", CALL, "params", {}, lambda _d: {"params": {"x1": 2.0}}),
     ):
-        source = gh("ml-explore/mlx#1842") if name.startswith("mask_s") else ""
+        source = gh(SOURCES[name]) if name in SOURCES else ""
         found += _refused(
             name, rules.replace("ERR-1", ""), error, match, spec=spec, recipe=recipe, source=source
         )

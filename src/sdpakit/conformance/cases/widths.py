@@ -17,6 +17,12 @@ PAIRS: tuple[tuple[int, int], ...] = (
 OF_EVERY_DTYPE = {(5, 3), (15, 17), (64, 64), (127, 129), (192, 128), (576, 512)}
 CORE = {(1, 1), (5, 3), (15, 17), (64, 64), (80, 80), (128, 128), (192, 128), (576, 512)}
 
+SOURCES = {
+    (32, 24): "pytorch/pytorch#176767",
+    (80, 80): "sgl-project/sglang!28637",
+    (320, 320): "KempnerInstitute/KempnerForge!206",
+}
+
 
 def cases() -> list[Case]:
     """Return the cases of this family."""
@@ -30,6 +36,7 @@ def cases() -> list[Case]:
             shape=Shape(q_heads=1, q_len=19, kv_len=35, head_dim=head_dim, v_head_dim=v_head_dim),
             dtypes=FOUR if pair in OF_EVERY_DTYPE else (F32,),
             level="core" if pair in CORE else "full",
+            source=gh(SOURCES[pair]) if pair in SOURCES else "",
         )
     found += make(
         "widths.upper_half_only",

@@ -98,6 +98,8 @@ class Relation:
         Level of the first dtype; the others are "full".
     needs : str
         Name of a bool attribute that a target must have to be asked, "" for none.
+    source : str
+        A public report of a program that got it wrong.
     """
 
     id: str
@@ -107,6 +109,7 @@ class Relation:
     dtypes: tuple[str, ...] = ("float32",)
     level: Level = "core"
     needs: str = ""
+    source: str = ""
 
 
 def check_relation(target: Target, relation: Relation, dtype: str) -> Outcome:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sdpakit.conformance.cases.make import gh
 from sdpakit.conformance.inputs import np_dtype, with_strides
 from sdpakit.conformance.model import Shape
 from sdpakit.conformance.relations.bench import (
@@ -126,8 +127,15 @@ CALLS: tuple[Relation, ...] = (
         "SCALE-1 CAP-1 MASK-2",
         "values kept from an earlier kernel",
         _one_after_another,
+        source=gh("openvinotoolkit/openvino!31365"),
     ),
-    relation("changing_shapes", "SHAPE-1", "sizes kept from an earlier call", _changing_shapes),
+    relation(
+        "changing_shapes",
+        "SHAPE-1",
+        "sizes kept from an earlier call",
+        _changing_shapes,
+        source=gh("pytorch/pytorch#148545"),
+    ),
     relation("run_time_number", "EXPR-1", "a number kept from an earlier call", _run_time_number),
     relation(
         "thread_counts",
