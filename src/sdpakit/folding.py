@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sdpakit.dtypes import ACCUM_DTYPE, FLOATS, dtype_name, plain_number
+from sdpakit.dtypes import ACCUM_DTYPE, FLOATS, dtype_name
 from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
+from sdpakit.plain_numbers import plain_number
 
 QueryWeights = TypeVar("QueryWeights")
 KeyWeights = TypeVar("KeyWeights")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from sdpakit.dtypes import DTYPES, whole_number
+from sdpakit.dtypes import DTYPES
 from sdpakit.errors import SpecError, format_error
 from sdpakit.expr.names import LOGIT, check_name
 from sdpakit.expr.nodes import Binary, Const, Expr, Index, Load, Unary
@@ -18,6 +18,7 @@ from sdpakit.expr.operands import Table, table_dtype
 from sdpakit.expr.scope import DENSE, Scope, tables_of
 from sdpakit.expr.trace import check_align, condition, trace_mask
 from sdpakit.expr.values import Value
+from sdpakit.plain_numbers import whole_number
 
 MAX_DEPTH = 100
 

@@ -11,15 +11,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, cast
 
-from sdpakit.dtypes import (
-    ACCUM_DTYPE,
-    DTYPES,
-    FLOATS,
-    dtype_name,
-    float_dtype,
-    plain_number,
-    whole_number,
-)
+from sdpakit.dtypes import ACCUM_DTYPE, DTYPES, FLOATS, dtype_name, float_dtype
 from sdpakit.errors import SpecError, format_error
 from sdpakit.expr.names import check_name
 from sdpakit.expr.nodes import Const, Expr, Type, postorder
@@ -29,6 +21,7 @@ from sdpakit.expr.trace import changed_logit, trace_logits
 from sdpakit.expr.values import Value
 from sdpakit.lints import warn_of_scale
 from sdpakit.masks import Alibi, Mask, as_mask, check_depth, settle
+from sdpakit.plain_numbers import plain_number, whole_number
 
 OUTPUTS: tuple[str, ...] = ("out", "lse", "max_logit", "entropy", "sum_p2")
 LAYOUTS: tuple[str, ...] = ("bhsd", "bshd")

@@ -1,22 +1,10 @@
-"""Numbers and dtypes out of whatever a caller has."""
-
-import math
-from decimal import Decimal
-from fractions import Fraction
+"""Facts of dtypes, and their names out of whatever a caller has."""
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from sdpakit.dtypes import (
-    ACCUM_DTYPE,
-    DTYPES,
-    FLOATS,
-    dtype_name,
-    float_dtype,
-    plain_number,
-    whole_number,
-)
+from sdpakit.dtypes import ACCUM_DTYPE, DTYPES, FLOATS, dtype_name, float_dtype
 from sdpakit.errors import SpecError
 
 
@@ -64,41 +52,3 @@ def test_dtype_is_known_by_name(given, name):
 def test_a_dtype_that_is_no_float_is_refused(given):
     with pytest.raises(SpecError, match=r"dtype: got .*\n  allowed: float16 \| bfloat16"):
         float_dtype("dtype", given)
-
-
-@pytest.mark.parametrize(
-    ("given", "number"),
-    [
-        (3, 3),
-        (np.int8(3), 3),
-        (np.uint64(2**63), 2**63),
-        (0.75, 0.75),
-        (np.float16(0.5), 0.5),
-        (np.longdouble(0.5), 0.5),
-        (ml_dtypes.bfloat16(0.25), 0.25),
-        (Fraction(1, 2), 0.5),
-        (Fraction(-(10**400)), -math.inf),
-        (True, True),
-        (np.bool_(False), False),
-    ],
-    ids=repr,
-)
-def test_plain_number_gives_python_numbers(given, number):
-    found = plain_number(given)
-    assert found == number
-    assert type(found) is type(number)
-
-
-@pytest.mark.parametrize(
-    "given",
-    ["3", None, 1j, np.complex64(1), np.array(3), np.ones(2), [1], Decimal(1), np.str_("a")],
-    ids=repr,
-)
-def test_plain_number_takes_nothing_else(given):
-    assert plain_number(given) is None
-
-
-@pytest.mark.parametrize("given", [0, True, 2.0, "2", np.array(2), None, -1])
-def test_whole_number_names_the_field(given):
-    with pytest.raises(SpecError, match=r"width: got .*\n  allowed: an integer >= 1\n  remedy: x"):
-        whole_number("width", given, least=1, fix="x")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from sdpakit.dtypes import DTYPES, dtype_name, plain_number, whole_number
+from sdpakit.dtypes import DTYPES, dtype_name
 from sdpakit.errors import SpecError, format_error
 from sdpakit.expr.names import check_name
 from sdpakit.expr.nodes import Expr, Load, Type
 from sdpakit.expr.nodes import Scalar as ScalarNode
 from sdpakit.expr.values import Value, lift
+from sdpakit.plain_numbers import plain_number, whole_number
 
 
 class Scalar(Value):

@@ -11,9 +11,9 @@ import operator
 from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
-from sdpakit.dtypes import plain_number
 from sdpakit.errors import SpecError, format_error
 from sdpakit.expr.nodes import Binary, Const, Expr, Type, Unary
+from sdpakit.plain_numbers import plain_number
 
 LANGUAGE = (
     "+ - * / // % ** (whole powers), < <= > >= == !=, & | ~ ^ between comparisons in parentheses, "
