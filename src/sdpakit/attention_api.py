@@ -10,8 +10,8 @@ from sdpakit.arrays import import_array
 from sdpakit.compiler import compile as compile_spec
 from sdpakit.dtypes import FLOATS
 from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
+from sdpakit.expr.alignment import NAME_ONE
 from sdpakit.expr.nodes import Expr
-from sdpakit.expr.scope import ALIGNMENT_PICTURE
 from sdpakit.expr.trace import trace_logits
 from sdpakit.expr.values import Value
 from sdpakit.kernel import Kernel
@@ -244,7 +244,7 @@ def _refuse_alignment(lengths: tuple[int, int], *, has_lens: bool) -> None:
         format_error(
             "align",
             got=got + (", and true lengths that may differ" if has_lens else ""),
-            allowed=f'"top_left" | "bottom_right" | "offset"{ALIGNMENT_PICTURE}',
+            allowed=NAME_ONE,
             fix='name one, such as align="bottom_right" for decoding with a cache',
         )
     )

@@ -12,11 +12,12 @@ from typing import Any, NoReturn
 
 from sdpakit.dtypes import DTYPES
 from sdpakit.errors import SpecError, format_error
+from sdpakit.expr.alignment import check_align
 from sdpakit.expr.names import LOGIT, check_name
 from sdpakit.expr.nodes import Binary, Const, Expr, Index, Load, Unary
 from sdpakit.expr.operands import Table, table_dtype
 from sdpakit.expr.scope import DENSE, Scope, tables_of
-from sdpakit.expr.trace import check_align, condition, trace_mask
+from sdpakit.expr.trace import condition, trace_mask
 from sdpakit.expr.values import Value
 from sdpakit.plain_numbers import whole_number
 

@@ -29,7 +29,7 @@ from sdpakit.expr.nodes import (
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# to_float and to_int depend on accum_dtype and stand in `_cast`.
+# to_float and to_int depend on accum_dtype: see `Environment.cast`.
 UNARY_MEANING: dict[str, Callable[[Any], Any]] = {
     "neg": np.negative,
     "abs": np.abs,

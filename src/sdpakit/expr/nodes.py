@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, TypeVar
 
+from sdpakit.dtypes import DTYPES
 from sdpakit.errors import InternalError, SpecError, format_error
 
 Type = Literal["bool", "int", "float"]
@@ -196,8 +197,6 @@ class Load(Expr):
     indices: tuple[Expr, ...]
 
     def __new__(cls, table: str, dtype: str, indices: tuple[Expr, ...]) -> Load:
-        from sdpakit.dtypes import DTYPES
-
         return _intern(cls, DTYPES[dtype].kind, (table, dtype, indices))
 
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from sdpakit.errors import SpecError, format_error
+from sdpakit.expr.alignment import NAME_ONE, position
 from sdpakit.expr.names import LOGIT, POSITION
 from sdpakit.expr.nodes import Expr, Index, Load, Scalar, Type, postorder
 from sdpakit.expr.operands import Table
 from sdpakit.expr.rewrite import substitute
-from sdpakit.expr.trace import position
-
-ALIGNMENT_PICTURE = """
-           top_left      bottom_right     two queries, five keys, # = may attend
-           # . . . .     # # # # .        (causal; "offset" takes q_offset= at the call:
-           # # . . .     # # # # #         0 is top_left, kv_len - q_len is bottom_right)"""
 
 # The array `mask=` of a call.
 DENSE = Load("mask", "bool", (Index("b"), Index("h"), Index("q"), Index("k")))
@@ -31,12 +26,12 @@ class Scope:
     Attributes
     ----------
     values : dict of str to int
-        Values of the run-time numbers, by name.
+        Values of the run-time numbers that the spec holds, by name.
     """
 
     def __init__(self, *, equal_lens: bool = False) -> None:
         self.equal_lens = equal_lens
-        self.values: dict[str, int | float] = {}
+        self.values: dict[str, int] = {}
         self._counts: Counter[str] = Counter()
 
     def label(self, kind: str) -> str:
@@ -101,7 +96,7 @@ class Scope:
                 format_error(
                     f"{where}: align",
                     got="none, though q_len and kv_len may differ",
-                    allowed='"top_left" | "bottom_right" | "offset"' + ALIGNMENT_PICTURE,
+                    allowed=NAME_ONE,
                     fix='name one, such as align="bottom_right" for decoding with a cache; or '
                     "promise equal_lens=True in the spec",
                 )
@@ -116,7 +111,7 @@ class Scope:
         where : str
             What to name in the message.
         align : str or None
-            One of `sdpakit.expr.trace.ALIGNMENTS`, or None where it is left open.
+            One of `sdpakit.expr.alignment.ALIGNMENTS`, or None where it is left open.
 
         Returns
         -------

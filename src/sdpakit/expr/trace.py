@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from sdpakit.errors import SdpakitError, SpecError, format_error
-from sdpakit.expr.names import LOGIT, POSITION
-from sdpakit.expr.nodes import INDICES, Binary, Dot, Expr, Index, postorder
+from sdpakit.expr.alignment import check_align, position
+from sdpakit.expr.names import LOGIT
+from sdpakit.expr.nodes import INDICES, Dot, Expr, Index, postorder
 from sdpakit.expr.values import LANGUAGE, Value, as_float, lift
-
-ALIGNMENTS: tuple[str, ...] = ("top_left", "bottom_right", "offset")
 
 
 class Pair:
@@ -72,58 +71,6 @@ class Pair:
                 fix="use one of these",
             )
         )
-
-
-def check_align(where: str, align: object) -> str | None:
-    """Return the alignment, or refuse what is none.
-
-    Parameters
-    ----------
-    where : str
-        What to name in the message.
-    align : object
-        What came.
-
-    Returns
-    -------
-    str or None
-        One of `ALIGNMENTS`, or None for an alignment left open.
-    """
-    if align is None or (isinstance(align, str) and align in ALIGNMENTS):
-        return align
-    raise SpecError(
-        format_error(
-            f"{where}: align",
-            got=repr(align),
-            allowed=" | ".join(repr(name) for name in ALIGNMENTS),
-            fix="name one of these",
-        )
-    )
-
-
-def position(align: str | None) -> Expr:
-    """Return the position of the row under an alignment (MASK-2).
-
-    Parameters
-    ----------
-    align : str or None
-        One of `ALIGNMENTS`; None gives a placeholder that `sdpakit.masks.Scope` resolves.
-
-    Returns
-    -------
-    Expr
-        Int.
-    """
-    row = Index("q")
-    match align:
-        case "top_left":
-            return row
-        case "bottom_right":
-            return Binary("add", row, Binary("sub", Index("kv_len"), Index("q_len")))
-        case "offset":
-            return Binary("add", row, Index("q_offset"))
-        case _:
-            return POSITION
 
 
 def trace_mask(function: Callable[..., Any]) -> Expr:
