@@ -12,10 +12,9 @@ from sdpakit.dtypes import FLOATS
 from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
 from sdpakit.expr.alignment import NAME_ONE
 from sdpakit.expr.nodes import Expr
-from sdpakit.expr.trace import trace_logits
 from sdpakit.expr.values import Value
 from sdpakit.kernel import Kernel
-from sdpakit.masks import Alibi, Causal, Dense, Mask, Window, as_mask
+from sdpakit.masks import Alibi, Causal, Dense, Mask, Window, as_logits, as_mask
 from sdpakit.spec import AttentionSpec
 
 
@@ -116,7 +115,8 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
     masks = [*positions, *([Dense() if dense else as_mask(mask)] if mask is not None else [])]
     facts |= {
         "mask": _all_of(masks),
-        "logits": _traced(logits),
+        # By its structure: a function may mean another thing at every call.
+        "logits": None if logits is None else as_logits(logits),
         "bias": None if bias is None else import_array("bias", bias, FLOATS).dtype,
         "sinks": sinks is not None,
         "q_lens": q_lens is not None,
@@ -190,13 +190,6 @@ def _facts_of_arrays(q: Any, k: Any, v: Any, layout: str) -> tuple[dict[str, Any
 
 def _is_symbolic(mask: object) -> bool:
     return isinstance(mask, Mask | Expr | Value) or callable(mask)
-
-
-def _traced(logits: Any) -> Any:
-    """Return a change by its structure: a function may mean another thing at every call."""
-    if callable(logits) and not isinstance(logits, type | Expr | Alibi | Mask):
-        return trace_logits(logits)
-    return logits.node if isinstance(logits, Value) else logits
 
 
 def _position_masks(causal: object, window: object, align: str | None) -> list[Mask]:

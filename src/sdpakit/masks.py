@@ -1,7 +1,8 @@
 """Masks: which keys a row may attend, as small frozen objects with `& | ~` (MASK-1, MASK-2).
 
-A mask says what is meant; `build` turns it into an expression in which window sizes, steps and
-prefixes are run-time numbers, so that changing them compiles nothing.
+Beside them `Alibi`, the one change of the logits that has a name. Each says what is meant; `build`
+turns it into an expression in which window sizes, steps and prefixes are run-time numbers, so that
+changing them compiles nothing.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from sdpakit.dtypes import DTYPES
+from sdpakit.dtypes import DTYPES, float_dtype
 from sdpakit.errors import SpecError, format_error
 from sdpakit.expr.alignment import check_align
 from sdpakit.expr.names import LOGIT, check_name
 from sdpakit.expr.nodes import Binary, Const, Expr, Index, Load, Unary
 from sdpakit.expr.operands import Table, table_dtype
 from sdpakit.expr.scope import DENSE, Scope, tables_of
-from sdpakit.expr.trace import condition, trace_mask
+from sdpakit.expr.trace import changed_logit, condition, trace_logits, trace_mask
 from sdpakit.expr.values import Value
 from sdpakit.plain_numbers import whole_number
 
@@ -350,18 +351,8 @@ class Alibi:
 
     def __post_init__(self) -> None:
         check_align("Alibi", self.align)
-        Table(self.slopes, self.dtype, 1)
-        name = table_dtype("Alibi: dtype", self.dtype)
-        if DTYPES[name].kind != "float":
-            raise SpecError(
-                format_error(
-                    "Alibi: dtype",
-                    got=repr(self.dtype),
-                    allowed="float16 | bfloat16 | float32 | float64",
-                    fix="slopes are real numbers; give them as one of these",
-                )
-            )
-        object.__setattr__(self, "dtype", name)
+        check_name("Table", self.slopes)
+        object.__setattr__(self, "dtype", float_dtype("Alibi: dtype", self.dtype))
 
     def build(self, scope: Scope) -> Expr:
         """Return the changed logit over the placeholder `LOGIT`.
@@ -413,6 +404,42 @@ def as_mask(value: object, where: str = "mask") -> Mask:
             got=_shown(value),
             allowed="None, a mask object, or a function of the pair such as lambda i: i.k <= i.q",
             fix=_remedy(value),
+        )
+    )
+
+
+def as_logits(value: object) -> Expr | Alibi:
+    """Return a change of the logit for what a user gave as one.
+
+    Parameters
+    ----------
+    value : object
+        An Alibi, a function of the logit and the pair, or a number over the logit.
+
+    Returns
+    -------
+    Expr or Alibi
+        Equal for functions that say the same.
+
+    Raises
+    ------
+    SpecError
+        For conditions, masks, arrays and classes, each with its remedy.
+    """
+    if isinstance(value, Alibi):
+        return value
+    if isinstance(value, Value):
+        return changed_logit(value.node)
+    if isinstance(value, Expr):
+        return changed_logit(value)
+    if callable(value) and not isinstance(value, type | Mask):
+        return trace_logits(value)
+    raise SpecError(
+        format_error(
+            "logits",
+            got=_shown(value),
+            allowed="None, a function such as lambda x, i: x + 0.1 * (i.k - i.q), Alibi(...)",
+            fix='an additive array is bias="float32"; a condition or a mask is mask=',
         )
     )
 

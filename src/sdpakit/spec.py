@@ -17,10 +17,9 @@ from sdpakit.expr.names import check_name
 from sdpakit.expr.nodes import Const, Expr, Type, postorder
 from sdpakit.expr.operands import Table
 from sdpakit.expr.scope import Scope, scalars_of, tables_of
-from sdpakit.expr.trace import changed_logit, trace_logits
 from sdpakit.expr.values import Value
 from sdpakit.lints import warn_of_scale
-from sdpakit.masks import Alibi, Mask, as_mask, check_depth, settle
+from sdpakit.masks import Alibi, Mask, as_logits, as_mask, check_depth, settle
 from sdpakit.plain_numbers import plain_number, whole_number
 
 OUTPUTS: tuple[str, ...] = ("out", "lse", "max_logit", "entropy", "sum_p2")
@@ -214,7 +213,7 @@ class AttentionSpec:
         _check_lengths(self)
         scope = Scope(equal_lens=self.equal_lens)
         put("mask", None if mask is None else settle(check_depth(as_mask(mask)), scope))
-        put("logits", None if logits is None else _logits(logits, scope))
+        put("logits", None if logits is None else _settled(as_logits(logits), scope))
         _check_expressions(self)
         warn_of_scale(self.scale, self.q_heads, self.kv_heads, self.head_dim, self.v_head_dim)
 
@@ -264,18 +263,9 @@ def _signature() -> inspect.Signature:
     return whole.replace(parameters=list(whole.parameters.values())[1:])
 
 
-cast(Any, AttentionSpec).__signature__ = _signature()
+_SIGNATURE = _signature()
+cast(Any, AttentionSpec).__signature__ = _SIGNATURE
 
-_DEFAULTS: dict[str, object] = {
-    "dtype": "float32",
-    "layout": "bhsd",
-    "sinks": False,
-    "q_lens": False,
-    "kv_lens": False,
-    "equal_lens": False,
-    "outputs": ("out",),
-    "empty_row": "zero",
-}
 # Fields that take the value of another field when left out.
 _DEFAULT_FIELDS = {"kv_heads": "q_heads", "v_head_dim": "head_dim", "out_dtype": "dtype"}
 
@@ -284,7 +274,7 @@ def _default(spec: AttentionSpec, name: str) -> object:
     if name == "accum_dtype":
         return ACCUM_DTYPE[spec.dtype]
     other = _DEFAULT_FIELDS.get(name)
-    return getattr(spec, other) if other else _DEFAULTS.get(name)
+    return getattr(spec, other) if other else _SIGNATURE.parameters[name].default
 
 
 def _built(spec: AttentionSpec) -> tuple[Scope, list[Expr]]:
@@ -445,26 +435,10 @@ def _check_lengths(spec: AttentionSpec) -> None:
         )
 
 
-def _logits(value: object, scope: Scope) -> Expr | Alibi:
-    if isinstance(value, Alibi):
-        return value
-    if isinstance(value, Value):
-        node = changed_logit(value.node)
-    elif isinstance(value, Expr):
-        node = changed_logit(value)
-    elif callable(value) and not isinstance(value, type | Mask):
-        node = trace_logits(value)
-    else:
-        shape = getattr(value, "shape", None)
-        raise SpecError(
-            format_error(
-                "logits",
-                got=repr(value) if shape is None else f"an array of shape {shape}",
-                allowed="None, a function such as lambda x, i: x + 0.1 * (i.k - i.q), Alibi(...)",
-                fix='an additive array is bias="float32"; a condition or a mask is mask=',
-            )
-        )
-    return scope.resolve("logits: i.pos(align)", node)
+def _settled(logits: Expr | Alibi, scope: Scope) -> Expr | Alibi:
+    if isinstance(logits, Alibi):
+        return logits
+    return scope.resolve("logits: i.pos(align)", logits)
 
 
 def _check_expressions(spec: AttentionSpec) -> None:

@@ -75,7 +75,7 @@ def _logit(spec: AttentionSpec, scope: Scope) -> Expr:
     if spec.logits is None:
         return x
     changed = spec.logits.build(scope) if isinstance(spec.logits, Alibi) else spec.logits
-    return substitute(scope.resolve("logits", changed), {LOGIT: x})
+    return substitute(changed, {LOGIT: x})
 
 
 def _mask(spec: AttentionSpec, scope: Scope) -> Expr:
