@@ -54,9 +54,10 @@ def test_small_calls_wake_nobody():
 def test_parts_of_the_scratch_do_not_overlap():
     layout = LAYOUTS[0]
     plan = ScratchPlan.of(layout, 3)
-    starts = [plan.k_tile, plan.v_tile, plan.p, plan.staging, plan.factors, plan.ranges]
+    starts = [plan.pairs, plan.packed, plan.p, plan.staging, plan.factors, plan.ranges]
     starts += [plan.panels, plan.size]
-    sizes = [layout.k_tile_bytes, layout.v_tile_bytes, layout.p_bytes, layout.staging_bytes]
+    pair = layout.k_tile_bytes + layout.v_tile_bytes
+    sizes = [plan.tile_group * pair, 8 * plan.tile_group, layout.p_bytes, layout.staging_bytes]
     sizes += [layout.row_bytes, 3 * schedule.RANGE_BYTES, 3 * schedule.panel_bytes(layout)]
     for start, end, size in zip(starts[:-1], starts[1:], sizes, strict=True):
         assert start % 64 == 0

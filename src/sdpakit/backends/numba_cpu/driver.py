@@ -2,9 +2,10 @@
 
 All sizes, strides and addresses of generated functions come in an int64 descriptor, so this file
 knows no dtype, no head width and no mask, and its compiled form is kept on disk by Numba. An item
-is a range of query rows of a range of query heads that read one kv head. For each item, each KV
-tile is packed once and met by every panel of the item. Tiles lie on an absolute grid and a panel
-starts at a multiple of its width, so the partition into items never shows in the bits (DET-1).
+is a range of query rows of a range of query heads that read one kv head. For each item, KV tiles
+are packed once, a group of them at a time, and met by every panel of the item. Tiles lie on an
+absolute grid and a panel starts at a multiple of its width, so neither the partition into items nor
+the groups of tiles ever show in the bits (DET-1).
 
 Numba recompiles when this file changes, and only then: whatever the compiled code depends on
 (offsets, intrinsics) has to stay in this file.
@@ -95,8 +96,11 @@ from sdpakit.errors import CacheWarning
     KEY_RANGES,
     TILE_CLASS,
     SINK,
-    K_TILE_AT,  # offsets into the scratch of a thread
-    V_TILE_AT,
+    TILE_GROUP,  # tiles that are packed before the panels meet them
+    PAIR_BYTES,  # a pair is a packed K tile and its packed V tile
+    V_IN_PAIR,
+    PAIRS_AT,  # offsets into the scratch of a thread
+    PACKED_AT,
     P_AT,
     STAGING_AT,
     FACTORS_AT,
@@ -110,7 +114,7 @@ from sdpakit.errors import CacheWarning
     E1_AT,
     P2_AT,
     FIELDS,
-) = range(82)
+) = range(85)
 
 PARTIAL = 1  # flags of a step; its first row stands above them
 FIRST_SHIFT = 8
@@ -320,45 +324,49 @@ def _step_flags(d: int, item: Item, panel: Any, ranges: int, tile: int, n: int) 
 
 
 @_inner
-def _pack_tile(d: int, item: Item, scratch: int, tile: int, n: int) -> int:
+def _pack_tile(d: int, item: Item, scratch: int, tile: int, n: int, pair: int) -> int:
     """Pack keys and values of a tile; return the flag of a value that is not finite."""
     k = _get(d, K) + item.b * _get(d, K_B) + item.kv_head * _get(d, K_H) + tile * _get(d, K_J)
     v = _get(d, V) + item.b * _get(d, V_B) + item.kv_head * _get(d, V_H) + tile * _get(d, V_J)
-    _call(_get(d, PACK_K), (k, _get(d, K_J), _get(d, K_D), n, scratch + _get(d, K_TILE_AT)))
+    _call(_get(d, PACK_K), (k, _get(d, K_J), _get(d, K_D), n, pair))
     staging = scratch + _get(d, STAGING_AT)
-    return (
-        _call(
-            _get(d, PACK_V),
-            (v, _get(d, V_J), _get(d, V_D), n, scratch + _get(d, V_TILE_AT), staging),
-        )
-        << 1
-    )
+    arguments = (v, _get(d, V_J), _get(d, V_D), n, pair + _get(d, V_IN_PAIR), staging)
+    return _call(_get(d, PACK_V), arguments) << 1
 
 
 @_inner
-def _attend_tile(d: int, item: Item, scratch: int, tile: int) -> None:
-    """Let every panel of the item that may see keys of the tile attend to them."""
+def _attend_tile(d: int, item: Item, scratch: int, number: int, tile: int, slot: int) -> None:
+    """Let a panel attend to the keys of a tile that it may see; pack the tile if nobody has."""
     n = min(_get(d, BLOCK_KV), item.kv_len - tile)
-    value_flag = np.int64(-1)  # not packed yet
+    panel = _panel(d, item, scratch, number)
+    ranges = scratch + _get(d, RANGES_AT) + number * RANGE_BYTES
+    flags, end = _step_flags(d, item, panel, ranges, tile, n)
+    if end == 0:
+        return
+    pair = scratch + _get(d, PAIRS_AT) + slot * _get(d, PAIR_BYTES)
+    packed = scratch + _get(d, PACKED_AT) + 8 * slot
+    if _load_int(packed) < 0:
+        _store_int(packed, _pack_tile(d, item, scratch, tile, n, pair))
+    keys = (pair, pair + _get(d, V_IN_PAIR), end, tile, flags | _load_int(packed))
+    address = panel[0]
+    state = (address, address + _get(d, O_AT), scratch + _get(d, P_AT), address + _get(d, M_AT))
+    rows_seen = _query_rows(d, panel)
+    _call(_get(d, STEP), (_get(d, CONTEXT), *keys, *state, item.b, panel[1], *rows_seen))
+
+
+@_inner
+def _attend_group(d: int, item: Item, scratch: int, start: int, end: int) -> None:
+    """Let every panel of the item attend to the tiles from key `start`, one panel after another.
+
+    A panel meets all tiles of the group while its state is in the nearest cache.
+    """
+    tiles = (end - start + _get(d, BLOCK_KV) - 1) // _get(d, BLOCK_KV)
+    for slot in range(tiles):
+        _store_int(scratch + _get(d, PACKED_AT) + 8 * slot, np.int64(-1))  # not packed yet
     for number in range(item.heads * item.panels):
-        panel = _panel(d, item, scratch, number)
-        ranges = scratch + _get(d, RANGES_AT) + number * RANGE_BYTES
-        flags, end = _step_flags(d, item, panel, ranges, tile, n)
-        if end == 0:
-            continue
-        if value_flag < 0:
-            value_flag = _pack_tile(d, item, scratch, tile, n)
-        address = panel[0]
-        keys = (
-            scratch + _get(d, K_TILE_AT),
-            scratch + _get(d, V_TILE_AT),
-            end,
-            tile,
-            flags | value_flag,
-        )
-        state = (address, address + _get(d, O_AT), scratch + _get(d, P_AT), address + _get(d, M_AT))
-        rows_seen = _query_rows(d, panel)
-        _call(_get(d, STEP), (_get(d, CONTEXT), *keys, *state, item.b, panel[1], *rows_seen))
+        for slot in range(tiles):
+            tile = start + slot * _get(d, BLOCK_KV)
+            _attend_tile(d, item, scratch, number, tile, slot)
 
 
 @_inner
@@ -450,8 +458,9 @@ def _close_panel(d: int, item: Item, scratch: int, panel: Any) -> None:
 def _run_item(d: int, number: int, scratch: int) -> None:
     item = _item(d, number)
     lo, hi = _open_panels(d, item, scratch)
-    for tile in range(lo // _get(d, BLOCK_KV) * _get(d, BLOCK_KV), hi, _get(d, BLOCK_KV)):
-        _attend_tile(d, item, scratch, tile)
+    group_keys = _get(d, TILE_GROUP) * _get(d, BLOCK_KV)
+    for start in range(lo // _get(d, BLOCK_KV) * _get(d, BLOCK_KV), hi, group_keys):
+        _attend_group(d, item, scratch, start, min(start + group_keys, hi))
     for panel in range(item.heads * item.panels):
         _close_panel(d, item, scratch, _panel(d, item, scratch, panel))
 

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 
-# Panels of one item share each packed tile of K and V: with a thousand rows packing takes 2 % of
-# the time. Their state streams by once a tile, so more of it than a near cache holds costs more.
-STATE_BYTES = 1024 * 1024
+# Panels of one item share each packed tile of K and V: with two thousand rows packing takes 1 % of
+# the time. Their state streams by once a group of tiles, so it may be larger than a near cache.
+STATE_BYTES = 2 * 1024 * 1024
+# A group of packed tiles stays in the second-level cache while the panels stream by.
+TILE_GROUP_BYTES = 512 * 1024
 ITEMS_PER_THREAD = 4  # the last items are unequal: with so many, a thread waits for a small part
 MIN_ITEM_PANELS = 4  # fewer would pack K and V more often than it helps the balance
 SERIAL_FLOPS = 10_000_000  # about 0.2 ms of one core: waking a thread costs a tenth of it
@@ -107,8 +109,9 @@ def panel_bytes(layout: PanelLayout) -> int:
 class ScratchPlan:
     """Byte offsets into the scratch of a thread; parts are aligned to 64 bytes."""
 
-    k_tile: int
-    v_tile: int
+    tile_group: int  # tiles packed at a time; the rest are offsets, and `size` is where they end
+    pairs: int
+    packed: int
     p: int
     staging: int
     factors: int
@@ -119,9 +122,11 @@ class ScratchPlan:
     @classmethod
     def of(cls, layout: PanelLayout, panels: int) -> ScratchPlan:
         """Return the plan for items of at most `panels` panels."""
+        pair = layout.k_tile_bytes + layout.v_tile_bytes
+        tile_group = max(1, TILE_GROUP_BYTES // pair)
         sizes = (
-            layout.k_tile_bytes,
-            layout.v_tile_bytes,
+            tile_group * pair,
+            tile_group * 8,
             layout.p_bytes,
             layout.staging_bytes,
             layout.row_bytes,
@@ -131,4 +136,4 @@ class ScratchPlan:
         offsets = [0]
         for size in sizes:
             offsets.append(offsets[-1] + -(-size // 64) * 64)
-        return cls(*offsets)
+        return cls(tile_group, *offsets)
