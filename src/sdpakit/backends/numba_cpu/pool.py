@@ -36,14 +36,14 @@ class Job:
         self._is_done = is_done
         self._guard = threading.Lock()
         self._active = 0
-        self._closed = False
+        self.is_closed = False
         self._wake = threading.Lock()
         self._wake.acquire()
 
     def help(self, slot: int) -> None:
         """Work as a helper, unless the caller has already finished everything."""
         with self._guard:
-            if self._closed:
+            if self.is_closed:
                 return
             self._active += 1
         try:
@@ -56,14 +56,14 @@ class Job:
 
     def wait(self) -> None:
         """Close the job and return when no item of it is running."""
-        with self._guard:
-            self._closed = True
         try:
+            with self._guard:
+                self.is_closed = True
             while not self._over():
                 self._wake.acquire()
         finally:
             # An interrupt may be raised only when nobody writes to the caller's arrays any more.
-            if not self._over():
+            if not (self.is_closed and self._over()):
                 self.wait()
 
     def _over(self) -> bool:
@@ -71,33 +71,49 @@ class Job:
 
 
 class Helper:
-    """One daemon thread that runs jobs for its pool."""
+    """One daemon thread that helps with the job it was last given.
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    Whether it is free follows from what it does and from the job, not from a record that somebody
+    has to keep: an interrupt at any point of a caller cannot lose a helper.
+    """
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
         self._wake = threading.Lock()
         self._wake.acquire()
-        self._next: tuple[Job, int] | None = None
-        self._thread = threading.Thread(target=self._serve, name="sdpakit-helper", daemon=True)
-        self._thread.start()
+        self._job: Job | None = None
+        self._slot = 0
+        self._asleep = True
+        threading.Thread(target=self._serve, name="sdpakit-helper", daemon=True).start()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it sleeps and nobody waits for it to wake; ask and use under the lock."""
+        return self._asleep and (self._job is None or self._job.is_closed)
 
     def start(self, job: Job, slot: int) -> None:
-        """Hand a job to the sleeping thread."""
-        self._next = (job, slot)
-        self._wake.release()
+        """Give it a job and wake it; call under the lock."""
+        self._job, self._slot = job, slot
+        if self._wake.locked():
+            self._wake.release()
 
     def _serve(self) -> None:
         while True:
             self._wake.acquire()
-            if self._next is not None:
-                self._help_and_forget(*self._next)
+            self._help()
 
-    def _help_and_forget(self, job: Job, slot: int) -> None:
-        self._next = None  # a sleeping helper must not keep a caller's arrays alive
+    def _help(self) -> None:
+        with self._lock:
+            self._asleep = False
+            job, slot = self._job, self._slot
         try:
-            job.help(slot)
+            if job is not None:
+                job.help(slot)
         finally:
-            self._pool.give(self)
+            with self._lock:
+                if self._job is job:
+                    self._job = None  # a sleeping helper must not keep a caller's arrays alive
+                self._asleep = True
 
 
 class Pool:
@@ -105,30 +121,38 @@ class Pool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[Helper] = []
-        self.size = 0
+        self._helpers: list[Helper] = []
 
-    def take(self, wanted: int) -> list[Helper]:
-        """Return at most `wanted` sleeping helpers.
+    @property
+    def size(self) -> int:
+        """Number of helpers, asleep or not."""
+        return len(self._helpers)
+
+    def start(self, job: Job, wanted: int) -> None:
+        """Let at most `wanted` helpers that are free take part in a job, as slots 1, 2, ...
 
         The pool grows until it has that many or one for each further core, so that two callers can
         share the cores, and many callers cannot flood them.
         """
         limit = max(wanted, (os.cpu_count() or 1) - 1)
         with self._lock:
-            taken = [self._idle.pop() for _ in range(min(wanted, len(self._idle)))]
-            while len(taken) < wanted and self.size < limit:
-                try:
-                    taken.append(Helper(self))
-                except RuntimeError:  # the system has no more threads: the items need none
+            free = [helper for helper in self._helpers if helper.is_free][:wanted]
+            for slot in range(1, wanted + 1):
+                if slot > len(free) and not self._grow(free, limit):
                     break
-                self.size += 1
-        return taken
+                free[slot - 1].start(job, slot)
 
-    def give(self, helper: Helper) -> None:
-        """Take back a helper that is about to sleep."""
-        with self._lock:
-            self._idle.append(helper)
+    def _grow(self, free: list[Helper], limit: int) -> bool:
+        """Add a helper to the pool and to `free`; return whether that could be done."""
+        if self.size >= limit:
+            return False
+        try:
+            helper = Helper(self._lock)
+        except RuntimeError:  # the system has no more threads: the items need none
+            return False
+        self._helpers.append(helper)
+        free.append(helper)
+        return True
 
 
 _POOLS: dict[int, Pool] = {}
@@ -148,9 +172,8 @@ def current_pool() -> Pool:
 def run(work: Callable[[int], object], is_done: Callable[[], bool], threads: int) -> None:
     """Run a job (see `Job`) on at most `threads` threads, the calling one included."""
     job = Job(work, is_done)
-    for slot, helper in enumerate(current_pool().take(threads - 1), start=1):
-        helper.start(job, slot)
     try:
+        current_pool().start(job, threads - 1)
         work(0)
     finally:
         job.wait()
