@@ -13,7 +13,9 @@ from sdpakit import AttentionSpec
 from sdpakit.ir.build import build
 from sdpakit.masks import Causal, Dense, Dilated, Document, Prefix, Window
 from sdpakit.passes import run_pipeline
-from sdpakit.passes.tilemap import Sizes, TileMap, q_tile_ranges, tile_map
+from sdpakit.passes.classify import key_ranges
+from sdpakit.passes.tilemap import Sizes, TileMap, tile_map
+from sdpakit.passes.vectors import VectorOps
 
 MASKS = {
     "none": None,
@@ -114,11 +116,13 @@ def test_calls_without_pairs_have_no_tiles(rows, keys, batch):
 
 
 def test_ranges_by_q_tile():
-    program, sizes, world = _call(Causal("top_left"), 40, 60, lens=False)
-    found = q_tile_ranges(program, sizes, world.scalars, world.tables, b=1, h=0, q_tile=16)
-    assert found.maybe_lo.tolist() == [0, 0, 0]
+    program, _, world = _call(Causal("top_left"), 40, 60, lens=False)
+    ops = VectorOps(world.scalars, world.tables)
+    rows = np.array([0, 16, 32]), np.array([15, 31, 39])
+    found = key_ranges(program.mask, ops, {"q": rows, "k": (ops.const(0), ops.const(59))})
+    assert np.broadcast_to(found.maybe_lo, 3).tolist() == [0, 0, 0]
     assert found.maybe_hi.tolist() == [16, 32, 40]
-    assert found.must_lo.tolist() == [0, 0, 0]
+    assert np.broadcast_to(found.must_lo, 3).tolist() == [0, 0, 0]
     assert found.must_hi.tolist() == [1, 17, 33]
 
 

@@ -157,9 +157,8 @@ def mark_bfloat16(capsule: object) -> None:
 def _export(producer: Producer) -> object:
     try:
         return producer.__dlpack__(max_version=(1, 0), copy=False)
-    except (
-        TypeError
-    ):  # a producer of DLPack 0.x, which takes no keywords; the standard prescribes this retry
+    except TypeError:
+        # A producer of DLPack 0.x, which takes no keywords; the standard prescribes this retry.
         return producer.__dlpack__()
 
 

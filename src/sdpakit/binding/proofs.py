@@ -58,7 +58,7 @@ class Proofs:
             If an index leaves its table, a divisor may be <= 0, or a value needs more than 62 bits.
         """
         if not self._by_shape:
-            return prove_integers(self._program, dict(sizes), dict(scalars), dict(tables))
+            return prove_integers(self._program, sizes, scalars, tables)
         key = (
             *sizes.values(),
             *scalars.values(),
@@ -66,7 +66,7 @@ class Proofs:
         )
         width = self._known.get(key)
         if width is None:
-            width = prove_integers(self._program, dict(sizes), dict(scalars), dict(tables))
+            width = prove_integers(self._program, sizes, scalars, tables)
             if len(self._known) >= _MOST:  # a full memory starts anew: simpler than ages, and rare
                 self._known.clear()
             self._known[key] = width

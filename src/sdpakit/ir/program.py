@@ -12,7 +12,7 @@ and its text is the key of compiled code.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sdpakit.expr.nodes import Expr, Load, Scalar, Type, postorder
 
@@ -77,7 +77,7 @@ class Program:
     sink: Expr | None
     outputs: tuple[str, ...]
     empty_row: str
-    schedule: Schedule | None = field(default=None)
+    schedule: Schedule | None = None
 
     def roots(self) -> tuple[Expr, ...]:
         """Return the expressions of the program."""

@@ -15,8 +15,6 @@ from typing import Generic, TypeVar
 from sdpakit.expr.nodes import Binary, Expr, Index, Load, Select, Unary
 from sdpakit.passes.intervals import Box, Intervals, IntOps, Linear, linear, reads
 
-__all__ = ["Box", "IntOps", "KeyRanges", "key_ranges", "tile_class"]
-
 T = TypeVar("T")
 C = TypeVar("C")
 

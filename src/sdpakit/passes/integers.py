@@ -108,10 +108,6 @@ class PythonOps:
         """Return a or b."""
         return a or b
 
-    def negate(self, a: bool) -> bool:  # noqa: FBT001 - the protocol's order
-        """Return not a."""
-        return not a
-
     def scalar(self, name: str) -> int:
         """Return the run-time scalar."""
         return self._seen(int(self.scalars[name]))

@@ -8,7 +8,7 @@ wherever the question is asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
@@ -90,10 +90,6 @@ class IntOps(Protocol[T, C]):
 
     def either(self, a: C, b: C) -> C:
         """Return the logical or."""
-        ...
-
-    def negate(self, a: C) -> C:
-        """Return the logical not."""
         ...
 
     def scalar(self, name: str) -> T:
@@ -381,8 +377,3 @@ class Intervals(Generic[T, C]):
             ops.either(ops.both(cond[0], a[0]), ops.both(cond[1], b[0])),
             ops.either(ops.both(cond[0], a[1]), ops.both(cond[1], b[1])),
         )
-
-
-def int_nodes(root: Expr) -> Iterator[Expr]:
-    """Yield the distinct int nodes below `root`, operands first."""
-    return (node for node in postorder(root) if node.type == "int")

@@ -13,7 +13,7 @@ import numpy as np
 
 from sdpakit.expr.nodes import Expr, Index, Load, postorder
 from sdpakit.ir.program import Program
-from sdpakit.passes.classify import KeyRanges, key_ranges, tile_class
+from sdpakit.passes.classify import key_ranges, tile_class
 from sdpakit.passes.intervals import Box
 from sdpakit.passes.tables import Array
 from sdpakit.passes.vectors import VectorOps
@@ -23,6 +23,9 @@ _HEAD = frozenset({"h"})
 
 # Q tiles, or boxes, looked at together: some fifty vectors of so many int64 are alive at a time.
 _CHUNK = 1 << 11
+
+# About so many boxes of a call are looked at outside of the key ranges; the rest is unresolved.
+_MAX_BOXES = 1 << 18
 
 # Runs that are tried first where there are too many tiles to look at all.
 _SAMPLE = 64
@@ -90,7 +93,6 @@ def tile_map(
     *,
     q_tile: int,
     k_tile: int,
-    max_boxes: int = 1 << 18,
 ) -> TileMap:
     """Count the tiles of a call by class.
 
@@ -104,8 +106,6 @@ def tile_map(
         Run-time numbers and arrays by name.
     q_tile, k_tile : int
         Rows and keys of a tile; tiles start at row and key 0.
-    max_boxes : int
-        About so many boxes are looked at outside of the key ranges; the rest is unresolved.
 
     Returns
     -------
@@ -124,7 +124,7 @@ def tile_map(
     for b in of_b:
         for h in of_h:
             grid = _Grid(program.mask, ops, _fixed(ops, sizes, b, h), q_tile, k_tile, k_tiles)
-            boxes = max(1 << 12, max_boxes // max(1, chunks))
+            boxes = max(1 << 12, _MAX_BOXES // max(1, chunks))
             counts = grid.count(q_tiles, int(sizes.q_len[b]), int(sizes.kv_len[b]), boxes)
             found.add(counts, (batch // len(of_b)) * (heads // len(of_h)))
     return found
@@ -146,45 +146,6 @@ def _varies(mask: Expr, names: frozenset[str], tables: Mapping[str, Array]) -> b
             )
         used.update(children)
     return any(isinstance(node, Index) and node.name in names for node in used)
-
-
-def q_tile_ranges(
-    program: Program,
-    sizes: Sizes,
-    scalars: Mapping[str, int | float],
-    tables: Mapping[str, Array],
-    *,
-    b: int,
-    h: int,
-    q_tile: int,
-) -> KeyRanges[Array]:
-    """Return the key ranges of the q tiles of one batch entry and head.
-
-    Parameters
-    ----------
-    program, sizes, scalars, tables
-        See `tile_map`.
-    b, h : int
-        Batch entry and query head.
-    q_tile : int
-        Rows of a tile.
-
-    Returns
-    -------
-    KeyRanges of int64 arrays
-        One element for each tile that has rows, those past q_len left out; none without keys.
-    """
-    ops = VectorOps(scalars, tables)
-    q_len, kv_len = int(sizes.q_len[b]), int(sizes.kv_len[b])
-    grid = _Grid(program.mask, ops, _fixed(ops, sizes, b, h), q_tile, 1, sizes.kv_rows)
-    parts = [
-        np.stack(np.broadcast_arrays(*grid.ranges(tiles, q_len, kv_len)))
-        for tiles in _chunks(-(-q_len // q_tile) if sizes.kv_rows else 0)
-    ]
-    maybe_lo, maybe_hi, must_lo, must_hi = (
-        np.concatenate(parts, axis=1) if parts else np.zeros((4, 0), np.int64)
-    )
-    return KeyRanges(maybe_lo, maybe_hi, must_lo, must_hi)
 
 
 def _fixed(ops: VectorOps, sizes: Sizes, b: int, h: int) -> Box[Array]:
@@ -231,7 +192,7 @@ class _Grid:
             self._count_boxes(runs, (q_len, kv_len), max_boxes, counts)
         return counts
 
-    def ranges(self, tiles: Array, q_len: int, kv_len: int) -> tuple[Array, Array, Array, Array]:
+    def _ranges(self, tiles: Array, q_len: int, kv_len: int) -> tuple[Array, Array, Array, Array]:
         """Return maybe_lo, maybe_hi, must_lo, must_hi of q tiles; a bound may be of size 1."""
         box = dict(self.fixed)
         box["q"] = self._rows(tiles, q_len)
@@ -246,7 +207,7 @@ class _Grid:
     def _count_runs(self, tiles: Array, q_len: int, kv_len: int, counts: TileMap) -> Array:
         """Count what the key ranges decide; return the rest as rows (q tile, first, end k tile)."""
         maybe_lo, maybe_hi, must_lo, must_hi = np.broadcast_arrays(
-            *self.ranges(tiles, q_len, kv_len), tiles
+            *self._ranges(tiles, q_len, kv_len), tiles
         )[:4]
         some = maybe_lo < maybe_hi
         first = np.where(some, maybe_lo // self.k_tile, 0)

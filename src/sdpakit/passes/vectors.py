@@ -96,10 +96,6 @@ class VectorOps:
         """Return a or b."""
         return np.asarray(a | b)
 
-    def negate(self, a: Array) -> Array:
-        """Return not a."""
-        return np.asarray(~a)
-
     def scalar(self, name: str) -> Array:
         """Return the run-time scalar."""
         return np.asarray(int(self._scalars[name]), dtype=np.int64)
@@ -185,14 +181,14 @@ class VectorOps:
         row, key = self._row(load, leading)
         if not self._is_ascending(key, row):
             return self.const(0)  # not used
-        return np.where(value > _largest(row), row.shape[0], _search(row, value, "left"))
+        return np.where(value > dtype_limits(row)[1], row.shape[0], _search(row, value, "left"))
 
     def upper_bound(self, load: Load, leading: Sequence[Array], value: Array) -> Array:
         """Return the number of elements <= value of a sorted row."""
         row, key = self._row(load, leading)
         if not self._is_ascending(key, row):
             return self.const(0)  # not used
-        return np.where(value < _least(row), 0, _search(row, value, "right"))
+        return np.where(value < dtype_limits(row)[0], 0, _search(row, value, "right"))
 
     def _row(self, load: Load, leading: Sequence[Array]) -> tuple[Array, tuple[object, ...]]:
         """Return the row of a load along its last axis, and a key for what is known about it."""
@@ -218,18 +214,11 @@ def _extreme(reduce: np.ufunc, row: Array, lo: Array, hi: Array) -> Array:
     return found.reshape(lo.shape)
 
 
-def _least(row: Array) -> int:
-    return dtype_limits(row)[0]
-
-
-def _largest(row: Array) -> int:
-    return dtype_limits(row)[1]
-
-
 def _search(row: Array, value: Array, side: Literal["left", "right"]) -> Array:
     # In the dtype of the row: NumPy would convert the whole row to that of the value.
-    least, largest = np.int64(_least(row)), np.int64(min(_largest(row), 2**63 - 1))
-    wanted = np.minimum(np.maximum(value, least), largest).astype(row.dtype)
+    least, largest = dtype_limits(row)
+    held = np.minimum(np.maximum(value, np.int64(least)), np.int64(min(largest, 2**63 - 1)))
+    wanted = held.astype(row.dtype)
     if wanted.ndim == 0:
         return np.asarray(np.searchsorted(row, wanted, side=side))
     # Neighbouring tiles mostly ask for the same value: search once for each run of equal ones.
