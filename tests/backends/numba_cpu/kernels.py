@@ -11,10 +11,11 @@ from llvmlite import ir
 
 from sdpakit.backends.numba_cpu import abi, packing
 from sdpakit.backends.numba_cpu.codegen import compile_ir
+from sdpakit.backends.numba_cpu.irtypes import I64
 from sdpakit.backends.numba_cpu.isa import select_isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.module import emit_module
-from sdpakit.backends.numba_cpu.vector import I64, VectorEmitter
+from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
 NP = {
     "float16": np.dtype(np.float16),

@@ -17,7 +17,8 @@ WIDTHS = [(1, 1), (5, 17), (80, 31)]
 def kernels(request):
     isa, dtype = request.param
     other = {"float32": "bfloat16", "float64": "float16"}.get(dtype, dtype)
-    return [Kernel(isa, dtype, d, dv, out_dtype=other, step=False) for d, dv in WIDTHS]
+    widths = WIDTHS if dtype == "float32" else WIDTHS[1:]
+    return [Kernel(isa, dtype, d, dv, out_dtype=other, step=False) for d, dv in widths]
 
 
 def draw(shape, dtype, seed=0):
@@ -163,21 +164,20 @@ HARD_ROUNDINGS = [
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_roundings_that_are_easy_to_get_wrong(isa, out_dtype, dtype):
     """Ties, overflow, subnormals, and from float64 no second rounding (NUM-5)."""
-    count = len(HARD_ROUNDINGS)
-    kernel = Kernel(isa, dtype, 1, count, out_dtype=out_dtype, step=False)
-    with np.errstate(over="ignore"):
-        values = np.array(HARD_ROUNDINGS).astype(kernel.element)
-        want = rounded(values, out_dtype)
-    acc = np.repeat(values[:, None], kernel.layout.width, 1)
-    kernel.ot[: acc.nbytes] = acc.view(np.uint8).ravel()
-    one = np.ones(kernel.layout.width, kernel.element)
-    for out in (
-        np.zeros((1, count), NP[out_dtype]),
-        np.zeros((1, 2 * count), NP[out_dtype])[:, ::2],
-    ):
-        kernel.unpack_o(one, out)
-        assert np.array_equal(out[0], want, equal_nan=True)
-        assert np.array_equal(np.signbit(out[0][:2]), [False, True])
+    kernel = Kernel(isa, dtype, 1, 1, out_dtype=out_dtype, step=False)
+    width = kernel.layout.width
+    one = np.ones(width, kernel.element)
+    for start in range(0, len(HARD_ROUNDINGS), width):
+        numbers = HARD_ROUNDINGS[start : start + width]
+        with np.errstate(over="ignore"):
+            values = np.array(numbers).astype(kernel.element)
+            want = rounded(values, out_dtype)
+        kernel.ot[: values.nbytes] = values.view(np.uint8)
+        rows, live = len(numbers), ~np.isnan(want)
+        for out in (np.zeros((rows, 1), want.dtype), np.zeros((rows, 2), want.dtype)[:, 1:]):
+            kernel.unpack_o(one, out)
+            assert np.array_equal(out[:, 0], want, equal_nan=True)
+            assert np.array_equal(np.signbit(out[live, 0]), np.signbit(want[live]))
 
 
 @pytest.mark.parametrize("isa", ISAS)

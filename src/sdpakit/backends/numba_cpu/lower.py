@@ -16,13 +16,14 @@ from llvmlite import ir
 from sdpakit.backends.base import Artifact, Options
 from sdpakit.backends.numba_cpu.codegen import compile_ir
 from sdpakit.backends.numba_cpu.context import ContextLayout
+from sdpakit.backends.numba_cpu.irtypes import I64
 from sdpakit.backends.numba_cpu.isa import Isa, select_isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.lower_expr import Walker, staged_loads
 from sdpakit.backends.numba_cpu.lower_ranges import emit_ranges, new_function
 from sdpakit.backends.numba_cpu.module import emit_module
 from sdpakit.backends.numba_cpu.staging import Staged
-from sdpakit.backends.numba_cpu.vector import I64, Lanes, VectorEmitter
+from sdpakit.backends.numba_cpu.vector import Lanes, VectorEmitter
 from sdpakit.errors import LoweringError
 from sdpakit.ir.printer import to_text
 

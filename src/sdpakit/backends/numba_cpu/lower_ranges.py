@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from llvmlite import ir
 
 from sdpakit.backends.numba_cpu.context import BATCH_SLOTS, ContextLayout
-from sdpakit.backends.numba_cpu.vector import I64, VectorEmitter, constant
+from sdpakit.backends.numba_cpu.irtypes import I64, constant
+from sdpakit.backends.numba_cpu.vector import VectorEmitter
 from sdpakit.expr.nodes import Load
 from sdpakit.passes.classify import key_ranges, tile_class
 

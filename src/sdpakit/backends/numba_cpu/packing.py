@@ -15,8 +15,9 @@ from typing import Any
 from llvmlite import ir
 
 from sdpakit.backends.numba_cpu import storage, vecmath
+from sdpakit.backends.numba_cpu.irtypes import I64
 from sdpakit.backends.numba_cpu.layout import PanelLayout
-from sdpakit.backends.numba_cpu.vector import I64, VectorEmitter
+from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
 Value = Any
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
+from sdpakit.backends.numba_cpu.irtypes import F64, I32, Value, constant, with_lanes_of
+
 if TYPE_CHECKING:
     from sdpakit.backends.numba_cpu.vector import VectorEmitter
-
-Value = Any
 
 # 2**f, minimax in relative error (Remez exchange in 60 digits, then rounded; the float32 one on
 # [-1/2, 1/2] by Lawson iteration), constant term held at 1 for float32. float32: 9.2e-8 on [-1/2,
@@ -89,64 +89,63 @@ class _Format:
 _FORMATS = {"float32": _Format(double=False), "float64": _Format(double=True)}
 
 
-def _integers(x: Value, bits: int) -> Any:
-    return (
-        ir.VectorType(ir.IntType(bits), x.type.count)
-        if isinstance(x.type, ir.VectorType)
-        else ir.IntType(bits)
-    )
-
-
-def _k(kind: Any, number: float | int) -> Value:
-    if isinstance(kind, ir.VectorType):
-        return ir.Constant(kind, [ir.Constant(kind.element, number)] * kind.count)
-    return ir.Constant(kind, number)
-
-
 def polynomial(e: VectorEmitter, x: Value, coefficients: Sequence[float]) -> Value:
     """Return sum_k coefficients[k] * x**k (Horner)."""
-    acc = _k(x.type, coefficients[-1])
+    return polynomials(e, [x], coefficients)[0]
+
+
+def polynomials(
+    e: VectorEmitter, xs: Sequence[Value], coefficients: Sequence[float]
+) -> list[Value]:
+    """Return `polynomial` of each of some values of one type, one coefficient after another."""
+    acc = [constant(xs[0].type, coefficients[-1])] * len(xs)
     for c in reversed(coefficients[:-1]):
-        acc = e.fma(acc, x, _k(x.type, c))
+        acc = [e.fma(a, x, constant(x.type, c)) for a, x in zip(acc, xs, strict=True)]
     return acc
 
 
-def exp2_weight(e: VectorEmitter, t: Value) -> Value:
-    """Return 2**t for t <= 0, a vector: the hot path of the softmax.
+def exp2_weights(e: VectorEmitter, ts: Sequence[Value]) -> list[Value]:
+    """Return 2**t for each of some vectors t <= 0: the hot path of the softmax.
 
     Exactly +0 for t below the exponent of the smallest normal number (-inf included), so that no
-    subnormal weight slows the products down; NaN stays NaN.
+    subnormal weight slows the products down; NaN stays NaN. One vector is a chain of ten dependent
+    operations, which a core overlaps with its neighbours only as far as its scheduler reaches: so
+    each operation is emitted for all vectors before the next.
     """
     f = _FORMATS[e.element]
-    lowest = e.const(1 - f.bias)
-    kept = e.b.fcmp_unordered(">=", t, lowest)
+    kept = [e.b.fcmp_unordered(">=", t, e.const(1 - f.bias)) for t in ts]
     if e.isa.scalef:
-        return _exp2_scalef(e, t, kept)
-    magic = e.const(f.magic + f.bias)
-    r = e.add(t, magic)
+        return _exp2_scalef(e, ts, kept)
+    rs = [e.add(t, e.const(f.magic + f.bias)) for t in ts]
     coefficients = _EXP2_F32_CENTRED if e.element == "float32" else _EXP2_F64_CENTRED
-    p = polynomial(e, e.sub(t, e.sub(r, magic)), [float.fromhex(c) for c in coefficients])
+    fractions = [e.sub(t, e.sub(r, e.const(f.magic + f.bias))) for t, r in zip(ts, rs, strict=True)]
+    ps = polynomials(e, fractions, [float.fromhex(c) for c in coefficients])
     # The low bits of r hold n + bias. The product keeps a NaN of p, integer arithmetic on its bits
     # would not.
-    power = e.b.shl(e.b.bitcast(r, e.IV(f.bits)), e.iconst(f.mantissa, f.bits))
-    return e.select(kept, e.mul(p, e.b.bitcast(power, e.V)), e.const(0.0))
+    mantissa = e.iconst(f.mantissa, f.bits)
+    powers = [e.b.bitcast(e.b.shl(e.b.bitcast(r, e.IV(f.bits)), mantissa), e.V) for r in rs]
+    products = [e.mul(p, power) for p, power in zip(ps, powers, strict=True)]
+    return [e.select(k, y, e.const(0.0)) for k, y in zip(kept, products, strict=True)]
 
 
-def _exp2_scalef(e: VectorEmitter, t: Value, kept: Value) -> Value:
+def _exp2_scalef(e: VectorEmitter, ts: Sequence[Value], kept: Sequence[Value]) -> list[Value]:
     """AVX-512: one instruction for t - floor(t), one for p * 2**floor(t), 0 where not `kept`."""
     single = e.element == "float32"
     suffix, mask = ("ps", ir.IntType(16)) if single else ("pd", ir.IntType(8))
-    i32 = ir.IntType(32)
     toward_minus_infinity, no_exception, current_rounding = 1, 8, 4
-    reduce = _declare(e, f"reduce.{suffix}", [e.V, i32, e.V, mask, i32])
+    reduce = _declare(e, f"reduce.{suffix}", [e.V, I32, e.V, mask, I32])
     every = ir.Constant(mask, -1)
-    how = ir.Constant(i32, toward_minus_infinity | no_exception)
-    fraction = e.b.call(reduce, [t, how, e.const(0.0), every, ir.Constant(i32, current_rounding)])
+    how = ir.Constant(I32, toward_minus_infinity | no_exception)
+    rounding = ir.Constant(I32, current_rounding)
+    zero = e.const(0.0)
+    fractions = [e.b.call(reduce, [t, how, zero, every, rounding]) for t in ts]
     coefficients = _EXP2_F32_UNIT if single else _EXP2_F64_UNIT
-    p = polynomial(e, fraction, [float.fromhex(c) for c in coefficients])
-    scalef = _declare(e, f"scalef.{suffix}", [e.V, e.V, e.V, mask, i32])
-    bits = e.b.bitcast(kept, mask)
-    return e.b.call(scalef, [p, t, e.const(0.0), bits, ir.Constant(i32, current_rounding)])
+    ps = polynomials(e, fractions, [float.fromhex(c) for c in coefficients])
+    scalef = _declare(e, f"scalef.{suffix}", [e.V, e.V, e.V, mask, I32])
+    return [
+        e.b.call(scalef, [p, t, zero, e.b.bitcast(k, mask), rounding])
+        for p, t, k in zip(ps, ts, kept, strict=True)
+    ]
 
 
 def _declare(e: VectorEmitter, name: str, arguments: Sequence[Any]) -> Value:
@@ -166,19 +165,19 @@ def exp2_integer(e: VectorEmitter, n: Value) -> Value:
 def _power_of_two(e: VectorEmitter, biased: Value) -> Value:
     """Return 2**n from the float n + magic + bias."""
     f = _FORMATS[e.element]
-    kind = _integers(biased, f.bits)
-    return e.b.bitcast(e.b.shl(e.b.bitcast(biased, kind), _k(kind, f.mantissa)), biased.type)
+    kind = with_lanes_of(biased, ir.IntType(f.bits))
+    return e.b.bitcast(e.b.shl(e.b.bitcast(biased, kind), constant(kind, f.mantissa)), biased.type)
 
 
 def _expm1_parts(e: VectorEmitter, x: Value) -> tuple[Value, Value]:
     """Return n and q with e**x = 2**n * (1 + q), n whole, |q| < 0.42; x finite and in range."""
     f = _FORMATS[e.element]
-    magic = _k(x.type, f.magic)
-    n = e.sub(e.add(e.mul(x, _k(x.type, 1 / math.log(2))), magic), magic)
+    magic = constant(x.type, f.magic)
+    n = e.sub(e.add(e.mul(x, constant(x.type, 1 / math.log(2))), magic), magic)
     r = e.sub(
-        x, e.mul(n, _k(x.type, f.ln2_high))
+        x, e.mul(n, constant(x.type, f.ln2_high))
     )  # exact: the high part has zeros where n has bits
-    r = e.sub(r, e.mul(n, _k(x.type, f.ln2_low)))
+    r = e.sub(r, e.mul(n, constant(x.type, f.ln2_low)))
     tail = polynomial(e, r, [1 / math.factorial(k) for k in range(2, f.exp_terms + 1)])
     return n, e.fma(e.mul(r, r), tail, r)
 
@@ -189,14 +188,16 @@ def exp(e: VectorEmitter, x: Value) -> Value:
     high = (f.bias + 2) * math.log(2)
     low = -(f.bias + f.mantissa + 2) * math.log(2)
     # The constant comes first: a comparison with NaN is false and lets it through.
-    clamped = e.select(e.b.fcmp_ordered("<", x, _k(x.type, low)), _k(x.type, low), x)
-    clamped = e.select(e.b.fcmp_ordered(">", clamped, _k(x.type, high)), _k(x.type, high), clamped)
+    clamped = e.select(e.b.fcmp_ordered("<", x, constant(x.type, low)), constant(x.type, low), x)
+    clamped = e.select(
+        e.b.fcmp_ordered(">", clamped, constant(x.type, high)), constant(x.type, high), clamped
+    )
     n, q = _expm1_parts(e, clamped)
-    magic = _k(x.type, f.magic + f.bias)
+    magic = constant(x.type, f.magic + f.bias)
     half = e.floor(
-        e.mul(n, _k(x.type, 0.5))
+        e.mul(n, constant(x.type, 0.5))
     )  # 2**n in two factors: it may be out of range where the result is not
-    scaled = e.mul(e.add(q, _k(x.type, 1.0)), _power_of_two(e, e.add(half, magic)))
+    scaled = e.mul(e.add(q, constant(x.type, 1.0)), _power_of_two(e, e.add(half, magic)))
     return e.mul(scaled, _power_of_two(e, e.add(e.sub(n, half), magic)))
 
 
@@ -206,46 +207,54 @@ def log(e: VectorEmitter, x: Value) -> Value:
     x = 2**k * m with m near 1, and ln m by the series of 2 atanh((m - 1) / (m + 1)).
     """
     f, b = _FORMATS[e.element], e.b
-    kind = _integers(x, f.bits)
-    tiny = b.fcmp_ordered("<", x, _k(x.type, 2.0 ** (1 - f.bias)))
+    kind = with_lanes_of(x, ir.IntType(f.bits))
+    tiny = b.fcmp_ordered("<", x, constant(x.type, 2.0 ** (1 - f.bias)))
     lift = f.mantissa + 1
-    normal = e.select(tiny, e.mul(x, _k(x.type, 2.0**lift)), x)
+    normal = e.select(tiny, e.mul(x, constant(x.type, 2.0**lift)), x)
     root_half = int((f.bias - 1) << f.mantissa) + int((math.sqrt(0.5) * 2 - 1) * 2**f.mantissa)
-    shifted = b.sub(b.bitcast(normal, kind), _k(kind, root_half))
-    exponent = b.sitofp(b.ashr(shifted, _k(kind, f.mantissa)), x.type)
-    exponent = e.select(tiny, e.sub(exponent, _k(x.type, float(lift))), exponent)
-    m_bits = b.add(b.and_(shifted, _k(kind, (1 << f.mantissa) - 1)), _k(kind, root_half))
+    shifted = b.sub(b.bitcast(normal, kind), constant(kind, root_half))
+    exponent = b.sitofp(b.ashr(shifted, constant(kind, f.mantissa)), x.type)
+    exponent = e.select(tiny, e.sub(exponent, constant(x.type, float(lift))), exponent)
+    m_bits = b.add(
+        b.and_(shifted, constant(kind, (1 << f.mantissa) - 1)), constant(kind, root_half)
+    )
     m = b.bitcast(m_bits, x.type)
-    one = _k(x.type, 1.0)
+    one = constant(x.type, 1.0)
     s = e.div(e.sub(m, one), e.add(m, one))
     z = e.mul(s, s)
     series = polynomial(e, z, [2 / (2 * k + 1) for k in range(1, f.log_terms + 1)])
-    tail = e.fma(e.mul(s, z), series, e.mul(exponent, _k(x.type, f.ln2_low)))
-    body = e.add(e.mul(exponent, _k(x.type, f.ln2_high)), e.add(e.add(s, s), tail))
-    result = e.select(b.fcmp_ordered("==", x, _k(x.type, 0.0)), _k(x.type, -math.inf), body)
-    result = e.select(b.fcmp_unordered("<", x, _k(x.type, 0.0)), _k(x.type, math.nan), result)
-    return e.select(b.fcmp_ordered("==", x, _k(x.type, math.inf)), x, result)
+    tail = e.fma(e.mul(s, z), series, e.mul(exponent, constant(x.type, f.ln2_low)))
+    body = e.add(e.mul(exponent, constant(x.type, f.ln2_high)), e.add(e.add(s, s), tail))
+    result = e.select(
+        b.fcmp_ordered("==", x, constant(x.type, 0.0)), constant(x.type, -math.inf), body
+    )
+    result = e.select(
+        b.fcmp_unordered("<", x, constant(x.type, 0.0)), constant(x.type, math.nan), result
+    )
+    return e.select(b.fcmp_ordered("==", x, constant(x.type, math.inf)), x, result)
 
 
 def tanh(e: VectorEmitter, x: Value) -> Value:
     """Return tanh x = u / (u + 2), u = expm1(2|x|), with the sign of x; accurate at 0 too."""
     f, b = _FORMATS[e.element], e.b
-    limit = _k(x.type, f.tanh_one)
+    limit = constant(x.type, f.tanh_one)
     a = e.abs(x)
     a = e.select(b.fcmp_ordered(">", a, limit), limit, a)
     n, q = _expm1_parts(e, e.add(a, a))
-    power = _power_of_two(e, e.add(n, _k(x.type, f.magic + f.bias)))
-    u = e.fma(power, q, e.sub(power, _k(x.type, 1.0)))
-    return e.intrinsic("copysign", e.div(u, e.add(u, _k(x.type, 2.0))), x)
+    power = _power_of_two(e, e.add(n, constant(x.type, f.magic + f.bias)))
+    u = e.fma(power, q, e.sub(power, constant(x.type, 1.0)))
+    return e.intrinsic("copysign", e.div(u, e.add(u, constant(x.type, 2.0))), x)
 
 
 def floor_by_conversion(e: VectorEmitter, x: Value) -> Value:
     """Return floor x where the ISA has no such instruction (`llvm.floor` would become a call)."""
     f = _FORMATS[e.element]
-    whole = _k(x.type, 2.0**f.mantissa)
+    whole = constant(x.type, 2.0**f.mantissa)
     a = e.abs(x)
     nearest = e.intrinsic("copysign", e.sub(e.add(a, whole), whole), x)
-    below = e.select(e.b.fcmp_ordered(">", nearest, x), e.sub(nearest, _k(x.type, 1.0)), nearest)
+    below = e.select(
+        e.b.fcmp_ordered(">", nearest, x), e.sub(nearest, constant(x.type, 1.0)), nearest
+    )
     return e.select(e.b.fcmp_ordered("<", a, whole), below, x)
 
 
@@ -256,13 +265,13 @@ def floordiv(e: VectorEmitter, a: Value, b: Value) -> Value:
     is far wider than its last place); 64-bit integers through the scalar division of the machine.
     """
     if isinstance(a.type, ir.VectorType) and a.type.element.width == 32:
-        doubles = ir.VectorType(ir.DoubleType(), a.type.count)
+        doubles = ir.VectorType(F64, a.type.count)
         quotient = e.b.fdiv(e.b.sitofp(a, doubles), e.b.sitofp(b, doubles))
         truncated = e.b.fptosi(quotient, a.type)
     else:
         truncated = e.b.sdiv(a, b)
     remainder = e.b.sub(a, e.b.mul(truncated, b))
-    negative = e.b.icmp_signed("<", remainder, _k(a.type, 0))
+    negative = e.b.icmp_signed("<", remainder, constant(a.type, 0))
     return e.b.sub(truncated, e.b.zext(negative, a.type))
 
 

@@ -14,26 +14,19 @@ from typing import Any
 from llvmlite import ir
 
 from sdpakit.backends.numba_cpu import storage, vecmath
+from sdpakit.backends.numba_cpu.irtypes import (
+    I1,
+    I8,
+    I32,
+    I64,
+    PTR,
+    IrType,
+    Value,
+    constant,
+    element_of,
+    with_lanes_of,
+)
 from sdpakit.backends.numba_cpu.isa import Element, Isa
-
-Value = Any  # a value of llvmlite.ir, which carries no types
-IrType = Any
-
-I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
-PTR = ir.PointerType()
-
-
-def with_lanes_of(value: Value, scalar: IrType) -> IrType:
-    """Return the type that has elements of `scalar` and as many lanes as the value."""
-    kind = value.type
-    return ir.VectorType(scalar, kind.count) if isinstance(kind, ir.VectorType) else scalar
-
-
-def constant(kind: IrType, number: float | int) -> Value:
-    """Return a constant of a type, the same in all lanes."""
-    if isinstance(kind, ir.VectorType):
-        return ir.Constant(kind, [ir.Constant(kind.element, number)] * kind.count)
-    return ir.Constant(kind, number)
 
 
 def declare(module: Any, name: str, result: IrType, arguments: Sequence[IrType]) -> Value:
@@ -270,7 +263,7 @@ class VectorEmitter:
     def to_float(self, a: Value) -> Value:
         """Return integers or booleans as the element."""
         kind = with_lanes_of(a, self.S)
-        if self.element_of(a.type) == I1:
+        if element_of(a.type) == I1:
             return self.select(a, constant(kind, 1.0), constant(kind, 0.0))
         return self.b.sitofp(a, kind)
 
@@ -280,16 +273,11 @@ class VectorEmitter:
 
     def resize_int(self, a: Value, bits: int) -> Value:
         """Return signed integers in another width (booleans stay booleans)."""
-        width = self.element_of(a.type).width
+        width = element_of(a.type).width
         if width in (1, bits):
             return a
         kind = with_lanes_of(a, ir.IntType(bits))
         return self.b.sext(a, kind) if width < bits else self.b.trunc(a, kind)
-
-    @staticmethod
-    def element_of(kind: IrType) -> IrType:
-        """Return the type of one lane."""
-        return kind.element if isinstance(kind, ir.VectorType) else kind
 
     # --- memory ---
 
