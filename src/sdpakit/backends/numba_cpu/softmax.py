@@ -161,30 +161,44 @@ class SoftmaxPhase:
 
         def body(i: Value, acc: list[Value]) -> Sequence[Value]:
             block = frame.weights(e.imul(i, e.c(frame.unroll)))
+            rows = [frame.row(block, u) for u in range(frame.unroll)]
+            places = [(frame.vector(row, v), v) for row in rows for v in columns]
             new = list(acc)
-            for u in range(frame.unroll):
-                for c, v in enumerate(columns):
-                    address = frame.vector(frame.row(block, u), v)
-                    for k, term in enumerate(self._weight(address, v, marked=marked)):
-                        new[k * count + c] = e.add(new[k * count + c], term)
+            for n, terms in enumerate(self._weights(places, marked=marked)):
+                for k, term in enumerate(terms):
+                    at = k * count + n % count
+                    new[at] = e.add(new[at], term)
             return new
 
         zero = [e.const(0.0)] * (count * len(self._kinds()))
         name = "phase.exp.partial" if marked else "phase.exp.full"
         return e.loop(frame.blocks, body, zero, name, guard=False)
 
-    def _weight(self, address: Value, v: int, *, marked: bool) -> list[Value]:
-        """Emit one vector of weights; return p (and p*t, p*p)."""
+    def _weights(
+        self, places: Sequence[tuple[Value, int]], *, marked: bool
+    ) -> list[tuple[Value, ...]]:
+        """Emit the weights of some vectors, (address, number in the panel); return p (, p*t, p*p).
+
+        Each operation is emitted for all of them before the next, see `vecmath.exp2_weights`.
+        """
         e = self.e
-        s = e.load(address)
-        if self.general:
-            t = e.mul(e.sub(s, self.base[v]), e.const(4.0))
-        else:
-            t = e.fma(s, self.factor[v], e.neg(self.base[v]))
-        weight = vecmath.exp2_weight(e, t)
+        logits = [e.load(address) for address, _ in places]
+        ts = [self._exponent(s, v) for s, (_, v) in zip(logits, places, strict=True)]
+        weights = vecmath.exp2_weights(e, ts)
         if marked:
-            weight = e.select(e.fcmp("==", s, e.const(-math.inf)), e.const(-0.0), weight)
-        e.store(weight, address)
+            absent = [e.fcmp("==", s, e.const(-math.inf)) for s in logits]
+            weights = [e.select(a, e.const(-0.0), p) for a, p in zip(absent, weights, strict=True)]
+        for p, (address, _) in zip(weights, places, strict=True):
+            e.store(p, address)
         if not self.frame.layout.statistics:
-            return [weight]
-        return [weight, e.mul(weight, self._not_far(t)), e.mul(weight, weight)]
+            return [(p,) for p in weights]
+        return [
+            (p, e.mul(p, self._not_far(t)), e.mul(p, p)) for p, t in zip(weights, ts, strict=True)
+        ]
+
+    def _exponent(self, s: Value, v: int) -> Value:
+        """Return t, the logit in log2 units relative to the maximum, of a stored logit."""
+        e = self.e
+        if self.general:
+            return e.mul(e.sub(s, self.base[v]), e.const(4.0))
+        return e.fma(s, self.factor[v], e.neg(self.base[v]))
