@@ -103,8 +103,8 @@ def bind(signature: Signature, arguments: Arguments, *, dry: bool = False) -> Bo
     """
     spec = signature.spec
     q, k, v = bind_qkv(spec, arguments.q, arguments.k, arguments.v)
-    batch, q_heads, q_length, _ = q.view.shape
-    dims = Dims(batch, q_heads, q_length, k.view.shape[2])
+    batch, q_heads, q_rows, _ = q.view.shape
+    dims = Dims(batch, q_heads, q_rows, k.view.shape[2])
     q_len, kv_len = bind_lengths(signature, dims, arguments.q_lens, arguments.kv_lens)
     q_offset = bind_offset(signature, batch, arguments.q_offset)
     tables = bind_tables(
@@ -146,8 +146,8 @@ def _int_bits(
     sizes = {
         "b": (0, dims.batch - 1),
         "h": (0, dims.q_heads - 1),
-        "q": (0, dims.q_len - 1),
-        "k": (0, dims.kv_len - 1),
+        "q": (0, dims.q_rows - 1),
+        "k": (0, dims.kv_rows - 1),
         "q_len": (q_len.least, q_len.most),
         "kv_len": (kv_len.least, kv_len.most),
         "q_offset": (q_offset.least, q_offset.most),
@@ -207,11 +207,11 @@ def _bind_outputs(
 
 def _output_form(signature: Signature, name: str, dims: Dims) -> tuple[tuple[int, ...], str]:
     """Return shape and dtype of an output as the caller sees it (SHAPE-1, NUM-5)."""
-    spec, rows = signature.spec, (dims.batch, dims.q_heads, dims.q_len)
+    spec, rows = signature.spec, (dims.batch, dims.q_heads, dims.q_rows)
     if name != "out":
         return rows, spec.accum_dtype
     if spec.layout == "bshd":
-        rows = (dims.batch, dims.q_len, dims.q_heads)
+        rows = (dims.batch, dims.q_rows, dims.q_heads)
     return (*rows, signature.program.v_head_dim), signature.program.out_dtype
 
 

@@ -57,13 +57,13 @@ def bind_lengths(
     """
     spec = signature.spec
     if is_given("q_lens", q_lens, wanted=spec.q_lens, spec_says="q_lens=True"):
-        q_len = _lengths("q_lens", q_lens, dims.batch, dims.q_len)
+        q_len = _lengths("q_lens", q_lens, dims.batch, dims.q_rows)
     else:
-        q_len = PerEntry.same(dims.batch, dims.q_len)
+        q_len = PerEntry.same(dims.batch, dims.q_rows)
     if is_given("kv_lens", kv_lens, wanted=spec.kv_lens, spec_says="kv_lens=True"):
-        kv_len = _lengths("kv_lens", kv_lens, dims.batch, dims.kv_len)
+        kv_len = _lengths("kv_lens", kv_lens, dims.batch, dims.kv_rows)
     else:
-        kv_len = PerEntry.same(dims.batch, dims.kv_len)
+        kv_len = PerEntry.same(dims.batch, dims.kv_rows)
     if spec.equal_lens:
         _check_equal(dims, q_len, kv_len)
     return q_len, kv_len
@@ -155,10 +155,10 @@ def _lengths(where: str, value: object, batch: int, longest: int) -> PerEntry:
 
 def _check_equal(dims: Dims, q_len: PerEntry, kv_len: PerEntry) -> None:
     unequal = np.flatnonzero(q_len.values != kv_len.values)
-    if dims.q_len == dims.kv_len and not unequal.size:
+    if dims.q_rows == dims.kv_rows and not unequal.size:
         return
-    got = f"q_len = {dims.q_len}, kv_len = {dims.kv_len}"
-    if dims.q_len == dims.kv_len:
+    got = f"q_len = {dims.q_rows}, kv_len = {dims.kv_rows}"
+    if dims.q_rows == dims.kv_rows:
         entry = int(unequal[0])
         got = f"q_lens[{entry}] = {q_len.values[entry]}, kv_lens[{entry}] = {kv_len.values[entry]}"
     raise ArgumentError(

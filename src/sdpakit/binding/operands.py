@@ -27,17 +27,17 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Dims:
-    """Run-time sizes of a call: batch B, padded lengths Lq and Lk, and the heads of q."""
+    """Sizes of the arrays of a call: batch B, heads of q, Lq and Lk, padding included."""
 
     batch: int
     q_heads: int
-    q_len: int
-    kv_len: int
+    q_rows: int
+    kv_rows: int
 
     @property
     def pairs(self) -> tuple[int, int, int, int]:
         """(B, Hq, Lq, Lk): what bias and mask broadcast to."""
-        return self.batch, self.q_heads, self.q_len, self.kv_len
+        return self.batch, self.q_heads, self.q_rows, self.kv_rows
 
 
 def bind_qkv(spec: AttentionSpec, q: object, k: object, v: object) -> tuple[Operand, ...]:
