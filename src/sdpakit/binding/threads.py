@@ -1,4 +1,4 @@
-"""How many threads a call may use."""
+"""How many threads a call may use, and how many CPUs the process has for them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ def bind_threads(threads: object) -> int:
     """
     if threads is None:
         text = os.environ.get(VARIABLE)
-        return _default() if text is None else _positive(VARIABLE, _parse(text))
+        return usable_cores() if text is None else _positive(VARIABLE, _parse(text))
     return _positive("threads", integer("threads", threads))
 
 
-def _default() -> int:
+def usable_cores() -> int:
+    """Return how many CPUs this process may run on, at least 1."""
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from sdpakit import __version__
+from sdpakit.binding.threads import usable_cores
 
 # Vector extensions that decide which code is emitted, in the words of the kernel of Linux.
 _EXTENSIONS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "asimd")
@@ -43,13 +44,6 @@ def packages() -> dict[str, str]:
         Name -> version, or "not installed".
     """
     return {"sdpakit": __version__, **{name: _version(name) for name in _PACKAGES}}
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _version(name: str) -> str:

@@ -10,7 +10,6 @@ import numpy as np
 
 from sdpakit import reference
 from sdpakit.conformance import bounds, compare
-from sdpakit.dtypes import ACCUM_DTYPE
 from sdpakit.output import AttentionOutput
 
 if TYPE_CHECKING:
@@ -81,10 +80,9 @@ def check_call(
     # The sharp bound: what independent roundings can add up to, far below the worst case.
     allowed = bounds(truth, "sharp")
     named = results._asdict() if isinstance(results, AttentionOutput) else {"out": results}
-    dtypes = {"out": spec.out_dtype or spec.dtype}
     checks = []
     for name, got in named.items():
-        dtype = dtypes.get(name, ACCUM_DTYPE[spec.dtype])
+        dtype = spec.out_dtype if name == "out" else spec.accum_dtype  # NUM-5
         found = compare(name, got, getattr(truth, name), allowed[name], dtype)
         checks.append(Check(call, name, found.share, found.message))
     return checks, truth

@@ -7,7 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 import sdpakit as sk
+from sdpakit.binding.threads import usable_cores
 from sdpakit.cli.demo.checks import Check, check_call
-from sdpakit.cli.machine import usable_cores
 
 Array = np.ndarray[Any, Any]
 
@@ -128,8 +128,6 @@ def _check_first_head(
     name: str, spec: sk.AttentionSpec, out: Array, arrays: tuple[Array, Array, Array]
 ) -> Check:
     """Check one head of all, which are independent: float64 on each would outlast the demo."""
-    from dataclasses import replace
-
     one = replace(spec, q_heads=1, kv_heads=1)
     first = tuple(array[:, :1] for array in arrays)
     checks, _ = check_call(f"{name}, head 0", one, out[:, :1], first, {})
