@@ -1,4 +1,4 @@
-"""The command line: what it prints. Everything it shows comes from the public names of sdpakit."""
+"""The command line: what it reads and prints. What it shows is computed elsewhere in sdpakit."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is computed: the attention program, built from a spec, printed, checked and interpreted."""
+"""The attention program: built from a spec, printed, checked, rewritten and interpreted."""
