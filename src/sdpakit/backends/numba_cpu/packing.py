@@ -8,6 +8,7 @@ element at a time.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -251,15 +252,19 @@ def emit_pack_v(module: Any, layout: PanelLayout) -> None:
     e.store(e.const(0.0), poison)
 
     def scatter(source: Value, j: Value, dtype: str, itemsize: int) -> None:
-        seen = e.load(poison)
+        zeros = []
         for d0, size, start in layout.v_groups:
             for c in range(0, size, e.w):
                 count = min(e.w, layout.v_head_dim - d0 - c)
                 x = p.load_lanes(e.offset(source, (d0 + c) * itemsize), count, dtype)
-                seen = e.fma(x, e.const(0.0), seen)  # 0 unless x is NaN or inf
+                zeros.append(e.mul(x, e.const(0.0)))  # 0 unless x is NaN or inf
                 target = p.at(arg["dst"], (j, size * e.esz))
                 e.store(x, e.offset(target, start + c * e.esz))
-        e.store(seen, poison)
+        while (
+            len(zeros) > 1
+        ):  # in a tree: one chain of all groups would take longer than the copies
+            zeros = [functools.reduce(e.add, zeros[at : at + 2]) for at in range(0, len(zeros), 2)]
+        e.store(e.add(e.load(poison), zeros[0]), poison)
 
     def rows(j: Value) -> None:
         scatter(p.at(arg["src"], (j, arg["row_stride"])), j, layout.dtype, layout.itemsize)
