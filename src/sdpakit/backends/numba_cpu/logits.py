@@ -89,14 +89,16 @@ class LogitPhase:
             new = []
             for v in vectors:
                 lanes = self._lanes(v, queries[v], i, j)
-                new.append(e.max_seen(self._pair(frame.vector(row, v), lanes, masked), top[v]))
+                new.append(
+                    e.max_seen(self._pair(frame.vector(row, v), lanes, masked=masked), top[v])
+                )
             return new
 
         name = "phase.logits.partial" if masked else "phase.logits.full"
         lowest = [e.const(-math.inf) for _ in vectors]
         return e.loop(frame.n, body, lowest, name, guard=False)
 
-    def _pair(self, address: Value, lanes: Lanes, masked: bool) -> Value:  # noqa: FBT001
+    def _pair(self, address: Value, lanes: Lanes, *, masked: bool) -> Value:
         """Emit logit and mask of one vector and return what was stored."""
         e, value = self.e, self.e.load(address)
         if self.pairs.logit is not None:
