@@ -99,6 +99,8 @@ from sdpakit.errors import CacheWarning
     TILE_GROUP,  # tiles that are packed before the panels meet them
     PAIR_BYTES,  # a pair is a packed K tile and its packed V tile
     V_IN_PAIR,
+    K_ROW_BYTES,  # of a row in the memory of the caller
+    V_ROW_BYTES,
     PAIRS_AT,  # offsets into the scratch of a thread
     PACKED_AT,
     P_AT,
@@ -114,10 +116,11 @@ from sdpakit.errors import CacheWarning
     E1_AT,
     P2_AT,
     FIELDS,
-) = range(85)
+) = range(87)
 
 PARTIAL = 1  # flags of a step; its first row stands above them
 FIRST_SHIFT = 8
+CACHE_LINE = 64
 RANGE_BYTES = 32  # maybe_lo, maybe_hi, must_lo, must_hi of a panel
 
 LN2 = math.log(2.0)
@@ -153,6 +156,22 @@ def _fetch_add(_typing: Any, address: Any, amount: Any) -> Any:
         return builder.atomic_rmw("add", pointer, values[1], "acq_rel")
 
     return types.int64(address, amount), generate
+
+
+@intrinsic
+def _prefetch(_typing: Any, address: Any) -> Any:
+    """Ask for the cache line at `address`, which need not be mapped, in the second-level cache."""
+
+    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        pointer = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer, *[ir.IntType(32)] * 3])
+        fetch = builder.module.globals.get("llvm.prefetch.p0")
+        fetch = fetch or ir.Function(builder.module, kind, "llvm.prefetch.p0")
+        read, second_level, data = (ir.Constant(ir.IntType(32), n) for n in (0, 2, 1))
+        builder.call(fetch, [builder.inttoptr(values[0], pointer), read, second_level, data])
+        return context.get_dummy_value()
+
+    return types.void(address), generate
 
 
 @intrinsic
@@ -280,19 +299,20 @@ def _find_ranges(d: int, item: Item, panel: Any, ranges: int) -> None:
 
 
 @_inner
-def _open_panels(d: int, item: Item, scratch: int) -> Any:
-    """Start every panel of the item; return the range of keys that any of them may see."""
+def _rows_of_q(d: int, item: Item, panel: Any) -> int:
+    """Return the address of the first row of q of a panel."""
+    _, head, row, _ = panel
+    return _get(d, Q) + item.b * _get(d, Q_B) + head * _get(d, Q_H) + row * _get(d, Q_I)
+
+
+@_inner
+def _find_all_ranges(d: int, item: Item, scratch: int) -> Any:
+    """Find the ranges of every panel; return the range of keys that any of them may see."""
     lo, hi = item.kv_len, 0
     for number in range(item.heads * item.panels):
         panel = _panel(d, item, scratch, number)
-        address, head, row, rows = panel
         ranges = scratch + _get(d, RANGES_AT) + number * RANGE_BYTES
         _find_ranges(d, item, panel, ranges)
-        source = _get(d, Q) + item.b * _get(d, Q_B) + head * _get(d, Q_H) + row * _get(d, Q_I)
-        _call(
-            _get(d, PACK_Q), (source, _get(d, Q_I), _get(d, Q_D), rows, address, _get(d, Q_FACTOR))
-        )
-        _call(_get(d, BEGIN), (address + _get(d, O_AT), address + _get(d, M_AT)))
         if _load_int(ranges) < _load_int(ranges + 8):
             lo = min(lo, _load_int(ranges))
             hi = max(hi, _load_int(ranges + 8))
@@ -300,10 +320,39 @@ def _open_panels(d: int, item: Item, scratch: int) -> Any:
 
 
 @_inner
+def _open_panel(d: int, item: Item, panel: Any) -> None:
+    """Pack the queries of a panel and start its state."""
+    address, _, _, rows = panel
+    source = _rows_of_q(d, item, panel)
+    _call(_get(d, PACK_Q), (source, _get(d, Q_I), _get(d, Q_D), rows, address, _get(d, Q_FACTOR)))
+    _call(_get(d, BEGIN), (address + _get(d, O_AT), address + _get(d, M_AT)))
+
+
+@_inner
+def _prefetch_rows(source: int, stride: int, rows: int, row_bytes: int) -> None:
+    for row in range(rows):
+        for at in range(0, row_bytes, CACHE_LINE):
+            _prefetch(source + row * stride + at)
+
+
+@_inner
+def _prefetch_keys(d: int, item: Item, j: int, end: int) -> None:
+    """Fetch keys and values [j, end).
+
+    Packing does nothing but wait for memory, the steps hardly touch it: so each step of a group
+    fetches its share of the next group, whose packing then finds everything near.
+    """
+    k = _get(d, K) + item.b * _get(d, K_B) + item.kv_head * _get(d, K_H) + j * _get(d, K_J)
+    v = _get(d, V) + item.b * _get(d, V_B) + item.kv_head * _get(d, V_H) + j * _get(d, V_J)
+    _prefetch_rows(k, _get(d, K_J), end - j, _get(d, K_ROW_BYTES))
+    _prefetch_rows(v, _get(d, V_J), end - j, _get(d, V_ROW_BYTES))
+
+
+@_inner
 def _step_flags(d: int, item: Item, panel: Any, ranges: int, tile: int, n: int) -> Any:
     """Return flags and end of the step of a panel over keys [tile, tile + n); an end of 0: none."""
     lo, hi = _load_int(ranges), _load_int(ranges + 8)
-    first = max(0, lo - tile) // _get(d, ROW_STEP) * _get(d, ROW_STEP)
+    first = 0 if lo <= tile else (lo - tile) // _get(d, ROW_STEP) * _get(d, ROW_STEP)
     end = min(n, hi - tile)
     if first >= end:
         return 0, 0
@@ -335,11 +384,11 @@ def _pack_tile(d: int, item: Item, scratch: int, tile: int, n: int, pair: int) -
 
 
 @_inner
-def _attend_tile(d: int, item: Item, scratch: int, number: int, tile: int, slot: int) -> None:
+def _attend_tile(
+    d: int, item: Item, scratch: int, panel: Any, ranges: int, tile: int, slot: int
+) -> None:
     """Let a panel attend to the keys of a tile that it may see; pack the tile if nobody has."""
     n = min(_get(d, BLOCK_KV), item.kv_len - tile)
-    panel = _panel(d, item, scratch, number)
-    ranges = scratch + _get(d, RANGES_AT) + number * RANGE_BYTES
     flags, end = _step_flags(d, item, panel, ranges, tile, n)
     if end == 0:
         return
@@ -352,21 +401,6 @@ def _attend_tile(d: int, item: Item, scratch: int, number: int, tile: int, slot:
     state = (address, address + _get(d, O_AT), scratch + _get(d, P_AT), address + _get(d, M_AT))
     rows_seen = _query_rows(d, panel)
     _call(_get(d, STEP), (_get(d, CONTEXT), *keys, *state, item.b, panel[1], *rows_seen))
-
-
-@_inner
-def _attend_group(d: int, item: Item, scratch: int, start: int, end: int) -> None:
-    """Let every panel of the item attend to the tiles from key `start`, one panel after another.
-
-    A panel meets all tiles of the group while its state is in the nearest cache.
-    """
-    tiles = (end - start + _get(d, BLOCK_KV) - 1) // _get(d, BLOCK_KV)
-    for slot in range(tiles):
-        _store_int(scratch + _get(d, PACKED_AT) + 8 * slot, np.int64(-1))  # not packed yet
-    for number in range(item.heads * item.panels):
-        for slot in range(tiles):
-            tile = start + slot * _get(d, BLOCK_KV)
-            _attend_tile(d, item, scratch, number, tile, slot)
 
 
 @_inner
@@ -455,14 +489,49 @@ def _close_panel(d: int, item: Item, scratch: int, panel: Any) -> None:
 
 
 @_inner
+def _run_group(d: int, item: Item, scratch: int, start: int, lo: int, hi: int) -> None:
+    """Let the panels meet the tiles of a group from key `start`, one panel after another.
+
+    A panel meets all tiles of the group while its state is in the nearest cache. It is opened
+    before the first group and closed after the last, so that reading q and writing out lie between
+    products instead of waiting for memory together.
+    """
+    block = _get(d, BLOCK_KV)
+    end = min(start + _get(d, TILE_GROUP) * block, hi)
+    tiles = max(0, (end - start + block - 1) // block)
+    for slot in range(tiles):
+        _store_int(scratch + _get(d, PACKED_AT) + 8 * slot, np.int64(-1))  # not packed yet
+    panels = item.heads * item.panels
+    later = end  # the next key to fetch for the next group
+    stop = min(end + tiles * block, hi)
+    share = (stop - later + panels * tiles - 1) // max(panels * tiles, 1)
+    for number in range(panels):
+        panel = _panel(d, item, scratch, number)
+        ranges = scratch + _get(d, RANGES_AT) + number * RANGE_BYTES
+        if start <= lo:
+            _open_panel(d, item, panel)
+        for slot in range(tiles):
+            if later < stop:
+                _prefetch_keys(d, item, later, min(later + share, stop))
+                later += share
+            _attend_tile(d, item, scratch, panel, ranges, start + slot * block, slot)
+        if end == hi:
+            _close_panel(d, item, scratch, panel)
+
+
+@_inner
 def _run_item(d: int, number: int, scratch: int) -> None:
     item = _item(d, number)
-    lo, hi = _open_panels(d, item, scratch)
-    group_keys = _get(d, TILE_GROUP) * _get(d, BLOCK_KV)
-    for start in range(lo // _get(d, BLOCK_KV) * _get(d, BLOCK_KV), hi, group_keys):
-        _attend_group(d, item, scratch, start, min(start + group_keys, hi))
-    for panel in range(item.heads * item.panels):
-        _close_panel(d, item, scratch, _panel(d, item, scratch, panel))
+    lo, hi = _find_all_ranges(d, item, scratch)
+    hi = max(
+        lo, hi
+    )  # a group without tiles where no key is seen: the rows are written all the same
+    start = lo // _get(d, BLOCK_KV) * _get(d, BLOCK_KV)
+    while True:
+        _run_group(d, item, scratch, start, lo, hi)
+        start += _get(d, TILE_GROUP) * _get(d, BLOCK_KV)
+        if start >= hi:
+            return
 
 
 def _work(d: int, scratch: int) -> None:

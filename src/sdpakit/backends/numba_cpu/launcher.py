@@ -159,6 +159,8 @@ class Code:
             (driver.TILE_GROUP, scratch.tile_group),
             (driver.PAIR_BYTES, layout.k_tile_bytes + layout.v_tile_bytes),
             (driver.V_IN_PAIR, layout.k_tile_bytes),
+            (driver.K_ROW_BYTES, layout.head_dim * layout.itemsize),
+            (driver.V_ROW_BYTES, layout.v_head_dim * layout.itemsize),
             (driver.PAIRS_AT, scratch.pairs),
             (driver.PACKED_AT, scratch.packed),
             (driver.P_AT, scratch.p),
