@@ -68,8 +68,7 @@ def check_out(got, q, k, v, scale, element, mask=None, logits=None, slope=None):
     assert (abs(got["out"] - model["out"]) <= bound).all()
     live = ~np.isneginf(model["lse"])
     with np.errstate(divide="ignore"):
-        unit = 1 if logits is None else 4
-        lse = (got["m"].astype(np.float64) * unit + np.log2(got["l"])) / LOG2E
+        lse = (got["m"].astype(np.float64) * 4 + np.log2(got["l"])) / LOG2E
     assert np.array_equal(np.isneginf(lse), ~live)
     error = abs(lse[live] - model["lse"][live])
     far = e.max(1)[live] + eps + x.shape[1] * u + 4 * u * abs(model["lse"][live]) + 4 * u
@@ -266,6 +265,22 @@ def test_huge_logits_stay_finite_and_equal_ones_give_the_mean(target, size):
     top = kernel.run(q, k, v, size * 1e6 * LOG2E)
     want = np.stack([v[-1], v[0]])
     assert (abs(top["out"] - want) <= 2 * u * abs(want)).all()
+
+
+def test_the_largest_logits_are_numbers(target):
+    """MASK-5: finite in natural units, too large in log2 units."""
+    isa, element = target
+    kernel = Kernel(isa, element, 1, 2)
+    n, largest = kernel.layout.block_kv + 30, float(np.finfo(element).max)
+    v = np.random.default_rng(0).standard_normal((n, 2)).astype(element)
+    q = np.array([[1.0], [-1.0]], element)
+    equal = kernel.run(q, np.full((n, 1), 0.9 * largest, element), v, LOG2E)
+    u = np.finfo(element).eps
+    assert (abs(equal["out"] - v.mean(0, dtype=np.float64)) <= n * u * abs(v).mean(0)).all()
+    k = np.full((n, 1), 0.8 * largest, element)
+    k[7] = 0.9 * largest
+    k[n - 3] = 0.7 * largest
+    assert np.array_equal(kernel.run(q, k, v, LOG2E)["out"], v[[7, n - 3]])
 
 
 @pytest.mark.parametrize("factor", [1.0, -1.0, 0.0])

@@ -84,7 +84,6 @@ from sdpakit.errors import CacheWarning
     KV_LEN,
     CONTEXT,  # address of ctx (see context.py)
     Q_FACTOR,  # bits of a float64: factor of q while it is packed
-    M_UNIT,  # log2 units in one unit of m
     MAX_FACTOR,  # bits of a float64: natural units in one unit of tmax
     EMPTY_FACTOR,  # bits of a float64: 0.0 or NaN, the out of a row without keys
     BEGIN,  # addresses of generated functions; 0 for the last three: not needed
@@ -116,13 +115,14 @@ from sdpakit.errors import CacheWarning
     E1_AT,
     P2_AT,
     FIELDS,
-) = range(87)
+) = range(86)
 
 PARTIAL = 1  # flags of a step; its first row stands above them
 FIRST_SHIFT = 8
 CACHE_LINE = 64
 RANGE_BYTES = 32  # maybe_lo, maybe_hi, must_lo, must_hi of a panel
 
+M_UNIT = 4  # log2 units in one unit of m
 LN2 = math.log(2.0)
 LOG2_E = 1.0 / LN2
 
@@ -449,7 +449,7 @@ def _put_statistics(d: int, b: int, head: int, row: int, state: int) -> None:
         _put(d, ENTROPY, b, head, row, 0.0)
         _put(d, SUM_P2, b, head, row, 0.0)
         return
-    m = _load(state, element_bytes) * _get(d, M_UNIT)
+    m = _load(state, element_bytes) * M_UNIT
     log2_l = math.log2(total)
     _put(d, LSE, b, head, row, LN2 * (m + log2_l))
     largest = (
@@ -474,7 +474,7 @@ def _close_panel(d: int, item: Item, scratch: int, panel: Any) -> None:
     wants_statistics = _get(d, LSE) | _get(d, MAX_LOGIT) | _get(d, ENTROPY) | _get(d, SUM_P2)
     for lane in range(rows):
         state = address + _get(d, M_AT) + lane * element_bytes
-        m = _load(state, element_bytes) * _get(d, M_UNIT)
+        m = _load(state, element_bytes) * M_UNIT
         total = _load(state + _get(d, L_AT) - _get(d, M_AT), element_bytes)
         sink = _sink(d, item.b, head, row + lane)
         _store(factors + lane * element_bytes, _out_factor(d, m, total, sink), element_bytes)

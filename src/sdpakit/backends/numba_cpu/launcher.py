@@ -87,7 +87,6 @@ class Code:
         d[driver.ROW_STEP] = layout.rows
         d[driver.BLOCK_KV] = layout.block_kv
         d[driver.ELEMENT_BYTES] = layout.esz
-        d[driver.M_UNIT] = 1 if self.plan.is_fast else 4
         d[driver.Q_FACTOR] = float_bits(1.0)
         d[driver.MAX_FACTOR] = float_bits(4.0 / LOG2_E)
         d[driver.EMPTY_FACTOR] = float_bits(math.nan if program.empty_row == "nan" else 0.0)

@@ -38,7 +38,8 @@ class SoftmaxPhase:
         self.mantissa = 23 if frame.layout.element == "float32" else 52
         self.scale = None if general else self._load_scale()
         self.base: list[Value] = []  # guarded maxima, what logits are taken relative to
-        self.factor: list[Value] = []  # what a raw product is still multiplied with
+        self.factor: list[Value] = []  # t = S * factor + offset of a raw product S
+        self.offset: list[Value] = []
 
     def _load_scale(self) -> Value:
         return self.e.splat(self.e.load_ctx_float(self.frame.arg["ctx"], SLOT_SCALE))
@@ -51,7 +52,7 @@ class SoftmaxPhase:
         for v, column in enumerate(top):
             old = e.load(stat("m", v))
             e.store(e.max_seen(column, e.load(stat("tmax", v))), stat("tmax", v))
-            new = e.max_seen(self._whole(column), old)
+            new = e.max_seen(self._whole(self._in_quarters(column)), old)
             e.store(new, stat("m", v))
             base = self._guarded(new)
             alpha = vecmath.exp2_integer(e, self._in_log2(e.sub(old, base)))
@@ -61,17 +62,22 @@ class SoftmaxPhase:
             self._rescale(v, alpha, self._in_log2(e.sub(start, base)))
             self.base.append(base)
         if self.scale is not None:
-            self._scale_huge(self.scale)
+            self._prepare_products(self.scale)
+
+    def _in_quarters(self, column: Value) -> Value:
+        """Return a logit in quarter units, in which no finite one overflows (MASK-5)."""
+        e = self.e
+        if self.scale is None:
+            return column
+        return e.mul(column, e.mul(self.scale, e.const(0.25)))
 
     def _in_log2(self, x: Value) -> Value:
         """Return a difference of maxima in log2 units."""
-        return self.e.mul(x, self.e.const(4.0)) if self.general else x
+        return self.e.mul(x, self.e.const(4.0))
 
     def _whole(self, column: Value) -> Value:
         """Return a maximum rounded up so that differences of maxima are whole powers of two."""
         e = self.e
-        if self.scale is not None:
-            return e.ceil(e.mul(column, self.scale))
         rounded = e.mul(e.ceil(e.mul(column, e.const(4.0))), e.const(0.25))
         small = e.b.fcmp_ordered("<", e.abs(column), e.const(2.0 ** (self.mantissa - 2)))
         return e.select(small, rounded, column)  # larger values are multiples of 1/4 already
@@ -98,29 +104,40 @@ class SoftmaxPhase:
         e = self.e
         return e.select(e.b.fcmp_ordered("<", t, e.const(FAR)), e.const(FAR), t)
 
-    def _scale_huge(self, scale: Value) -> None:
-        """Scale the rows of lanes with huge logits ahead.
+    def _prepare_products(self, scale: Value) -> None:
+        """Set how t is made of a raw product; where logits are huge, make it ahead.
 
         m is rounded, S * c inside a multiply-add is not: above the whole numbers of the element
-        their difference t could be anything up to a last place of m. Each lane decides for itself,
-        so its bits do not depend on its neighbours.
+        their difference t could be anything up to a last place of m, and m itself may be too large
+        for log2 units. So the rows of such lanes become t here, step by step. Each lane decides for
+        itself, so its bits do not depend on its neighbours.
         """
-        e, b, frame = self.e, self.e.b, self.frame
-        limit, one = e.const(2.0 ** (self.mantissa - 1)), e.const(1.0)
+        e, b = self.e, self.e.b
+        limit = e.const(2.0 ** (self.mantissa - 3))
         huge = [b.fcmp_ordered(">=", e.abs(base), limit) for base in self.base]
-        self.factor = [e.select(h, one, scale) for h in huge]
+        self.factor = [e.select(h, e.const(1.0), scale) for h in huge]
+        offsets = [e.mul(base, e.const(-4.0)) for base in self.base]
+        self.offset = [
+            e.select(h, e.const(0.0), offset) for h, offset in zip(huge, offsets, strict=True)
+        ]
         lanes = b.bitcast(functools.reduce(e.or_, huge), ir.IntType(e.w))
-        ahead = [e.select(h, scale, one) for h in huge]
-
-        def body(i: Value, _: list[Value]) -> Sequence[Value]:
-            for v, factor in enumerate(ahead):
-                address = frame.vector(frame.weights(i), v)
-                e.store(e.mul(e.load(address), factor), address)
-            return ()
-
         some = b.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0))
         with b.if_then(some, likely=False):
-            e.loop(frame.padded, body, (), "scale.huge", guard=False)
+            self._exponents_ahead(huge)
+
+    def _exponents_ahead(self, huge: Sequence[Value]) -> None:
+        """Replace the products of some lanes by t."""
+        e, frame = self.e, self.frame
+
+        def body(i: Value, _: list[Value]) -> Sequence[Value]:
+            for v, lanes in enumerate(huge):
+                address = frame.vector(frame.weights(i), v)
+                s = e.load(address)
+                t = self._in_log2(e.sub(self._in_quarters(s), self.base[v]))
+                e.store(e.select(lanes, t, s), address)
+            return ()
+
+        e.loop(frame.padded, body, (), "exponents.ahead", guard=False)
 
     # --- phase 4 ---
 
@@ -200,5 +217,5 @@ class SoftmaxPhase:
         """Return t, the logit in log2 units relative to the maximum, of a stored logit."""
         e = self.e
         if self.general:
-            return e.mul(e.sub(s, self.base[v]), e.const(4.0))
-        return e.fma(s, self.factor[v], e.neg(self.base[v]))
+            return self._in_log2(e.sub(s, self.base[v]))
+        return e.fma(s, self.factor[v], self.offset[v])
