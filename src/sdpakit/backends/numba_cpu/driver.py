@@ -452,11 +452,9 @@ def _put_statistics(d: int, b: int, head: int, row: int, state: int) -> None:
     m = _load(state, element_bytes) * M_UNIT
     log2_l = math.log2(total)
     _put(d, LSE, b, head, row, LN2 * (m + log2_l))
-    largest = (
-        math.nan
-        if math.isnan(total)
-        else _load(state + _get(d, TMAX_AT) - _get(d, M_AT), element_bytes)
-    )
+    largest = _load(state + _get(d, TMAX_AT) - _get(d, M_AT), element_bytes)
+    if math.isnan(total):  # NUM-4: a NaN does not enter the running maximum
+        largest = math.nan
     _put(d, MAX_LOGIT, b, head, row, _float(_get(d, MAX_FACTOR)) * largest)
     if _get(d, ENTROPY) != 0 or _get(d, SUM_P2) != 0:
         e1 = _load(state + _get(d, E1_AT) - _get(d, M_AT), element_bytes)
@@ -523,9 +521,7 @@ def _run_group(d: int, item: Item, scratch: int, start: int, lo: int, hi: int) -
 def _run_item(d: int, number: int, scratch: int) -> None:
     item = _item(d, number)
     lo, hi = _find_all_ranges(d, item, scratch)
-    hi = max(
-        lo, hi
-    )  # a group without tiles where no key is seen: the rows are written all the same
+    hi = max(lo, hi)  # where no key is seen, one group without tiles writes the rows
     start = lo // _get(d, BLOCK_KV) * _get(d, BLOCK_KV)
     while True:
         _run_group(d, item, scratch, start, lo, hi)
