@@ -240,6 +240,14 @@ def test_a_row_of_equal_large_logits_is_the_mean(level):
     assert (np.abs(found["entropy"] - math.log(4)) <= bounds["entropy"]).all()
 
 
+def test_logits_further_apart_than_the_largest_number_have_an_entropy():
+    largest = float(np.finfo(np.float32).max)
+    bias = np.array([[[[-largest, -largest, largest, -largest]]]], np.float32)
+    call = _call(_plain(bias="float32"), 1, 4, tables={"bias": bias})
+    call.q[...] = 0.0
+    assert (_run(call)["entropy"] == 0.0).all()
+
+
 @pytest.mark.parametrize("sink", [-1e4, 80.0, 1e4])
 def test_sinks_far_from_the_logits(sink):
     call = _call(_plain(sinks=True), 1, 3, tables={"sinks": np.array([sink], np.float32)})

@@ -183,7 +183,10 @@ def _statistics(soft: _Softmax) -> dict[str, Array]:
     total = np.where(soft.empty, soft.total.dtype.type(1), soft.total)
     p = soft.e / total
     # entropy = lse - sum p x, with the maximum taken out of both: no cancellation of large logits.
-    centred = np.where(soft.present, soft.x - soft.shift, p.dtype.type(0))
+    # A weight of 0 adds nothing, however far below the maximum its logit lies: that difference may
+    # overflow, and 0 * -inf is NaN.
+    counts = soft.present & (p != 0)
+    centred = np.where(counts, soft.x - soft.shift, p.dtype.type(0))
     entropy = np.log(total) - (p * centred).sum(axis=1, keepdims=True)
     found = {
         "lse": soft.m + np.log(total),

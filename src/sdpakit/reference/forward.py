@@ -140,8 +140,9 @@ def _fill_statistics(found: Detail, b: int) -> None:
     p = e / some
     found.max_logit[b] = m
     found.lse[b] = np.where(empty, -np.inf, m + np.log(some[..., 0]))
-    # lse - sum p x with m taken out of both; an absent key has p = 0 and x = -inf.
-    spread = np.where(attended, p * (x - shift), 0.0).sum(axis=-1)
+    # lse - sum p x with m taken out of both. An absent key has p = 0 and x = -inf; a key far below
+    # the maximum has p = 0 too, and a difference that may overflow.
+    spread = np.where(attended & (p != 0), p * (x - shift), 0.0).sum(axis=-1)
     found.entropy[b] = np.where(empty, 0.0, np.log(some[..., 0]) - spread)
     found.sum_p2[b] = (p * p).sum(axis=-1)
     if sinks is not None:  # SINK-1
