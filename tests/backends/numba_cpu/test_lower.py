@@ -74,8 +74,9 @@ def test_dense_tables_are_staged_and_integers_are_not():
         ({"head_dim": 1025}, {}, "head_dim=1025 > 1024"),
         ({"v_head_dim": 2000}, {}, "v_head_dim=2000 > 1024"),
         ({}, {"isa": "vax"}, "isa='vax' is none of"),
-        ({}, {"block_kv": 0}, "block_kv=0 is not a positive int"),
-        ({}, {"block_kv": True}, "block_kv=True is not a positive int"),
+        ({}, {"block_kv": 0}, "block_kv=0 is not an int from 1 to 4096"),
+        ({}, {"block_kv": True}, "block_kv=True is not an int from 1 to 4096"),
+        ({}, {"block_kv": 2**40}, "block_kv=1099511627776 is not an int from 1 to 4096"),
     ],
 )
 def test_what_cannot_be_compiled_has_a_reason(fields, options, reason):

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 # second-level cache together with the smallest tile.
 MAX_HEAD_DIM = 1024
 
+# Each thread packs whole tiles: at the widest heads one of so many keys takes 32 MiB (twice that in
+# float64), far beyond any use.
+LARGEST_BLOCK_KV = 4096
+
 
 class NumbaCpuBackend:
     """See `sdpakit.backends.base.Backend`. Nothing heavy is imported before `lower`.
 
     Options: "isa" (what `sdpakit info` lists; default: the best of the host) and "block_kv" (keys
-    of a tile, at most; the bits of results depend on it).
+    of a tile, at most `LARGEST_BLOCK_KV`; the bits of results depend on it).
     """
 
     name = "numba_cpu"
@@ -74,8 +78,10 @@ def _refused_options(options: Options) -> list[str]:
     if isa not in (None, "auto", *available_isas()):
         reasons.append(f"isa={isa!r} is none of {', '.join(available_isas())} (what this host has)")
     block_kv = options.get("block_kv")
-    if block_kv is not None and (type(block_kv) is not int or block_kv < 1):
-        reasons.append(f"block_kv={block_kv!r} is not a positive int")
+    if block_kv is not None and (
+        type(block_kv) is not int or not 1 <= block_kv <= LARGEST_BLOCK_KV
+    ):
+        reasons.append(f"block_kv={block_kv!r} is not an int from 1 to {LARGEST_BLOCK_KV}")
     return reasons
 
 
