@@ -15,6 +15,7 @@ from sdpakit import ArgumentError, ArgumentTypeError
 from sdpakit.arrays import numpy_dtype
 
 torch = pytest.importorskip("torch", reason="torch is no dependency of sdpakit")
+forward_ad = pytest.importorskip("torch.autograd.forward_ad", reason="a part of torch")
 
 SPEC = {"q_heads": 4, "kv_heads": 2, "head_dim": 8, "v_head_dim": 6}
 DTYPES = ["float16", "bfloat16", "float32", "float64"]
@@ -157,6 +158,18 @@ def test_an_out_that_requires_grad_or_overlaps_is_refused(never_launched):
         kernel(memory, k, v, out=memory[..., :6])
     with refuses(ArgumentError, "out", "elements share memory", "allocate"):
         kernel(q, k, v, out=torch.zeros(6).expand(2, 4, 5, 6))
+    with refuses(ArgumentTypeError, "out", "dtype float64", "torch.empty((2, 4, 5, 6), dtype="):
+        kernel(q, k, v, out=torch.zeros(2, 4, 5, 6, dtype=torch.float64))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch's own
+def test_a_forward_mode_tangent_is_refused_and_not_dropped(never_launched):
+    q, k, v = tensors()
+    kernel = never_launched(compiled())
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(q, torch.ones_like(q))
+        with refuses(ArgumentTypeError, "q", "a forward-mode tangent", "unpack_dual"):
+            kernel(dual, k, v)
 
 
 def test_attention_takes_tensors():

@@ -107,6 +107,13 @@ def _from_torch(where: str, value: Any, dtypes: Sequence[str]) -> np.ndarray[Any
             "a torch tensor that requires grad",
             "call .detach(): this call computes the forward pass alone",
         )
+    # `make_dual` gives a tensor that requires no grad and would lose its tangent.
+    if sys.modules["torch"].autograd.forward_ad.unpack_dual(value).tangent is not None:
+        _refuse(
+            where,
+            "a torch tensor with a forward-mode tangent",
+            "take forward_ad.unpack_dual(tensor).primal: this call computes no derivatives",
+        )
     if (name := dtype_name(value.dtype)) not in dtypes:
         _refuse_dtype(where, name, dtypes, f".to(torch.{dtypes[0]})")
     if value.is_neg():  # DLPack does not carry the bit, so the numbers would be wrong
