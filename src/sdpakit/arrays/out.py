@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sdpakit.arrays.importing import import_array
+from sdpakit.dtypes import dtype_name
 from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
 
 # Steps that the exact overlap test may take: plenty for strided views of one array, and a bounded
@@ -16,9 +17,7 @@ from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
 MAX_WORK = 100_000
 
 
-def check_out(
-    where: str, value: object, shape: tuple[int, ...], dtype: str
-) -> np.ndarray[Any, Any]:
+def check_out(where: str, value: Any, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
     """Return a writeable view of an array that a result is to be written to.
 
     Parameters
@@ -49,13 +48,23 @@ def check_out(
                 fix="leave out= away: the result then comes in the library of q",
             )
         )
+    if (found := dtype_name(value.dtype)) != dtype or not getattr(value.dtype, "isnative", True):
+        raise ArgumentTypeError(
+            format_error(
+                where,
+                got=f"dtype {found}" if found != dtype else f"{found} in foreign byte order",
+                allowed=f"dtype {dtype}",
+                fix=f"{_allocate(value, shape, dtype)}: a converted copy would be filled in place "
+                "of your array",
+            )
+        )
     view = import_array(where, value, (dtype,)).view
     if view.shape != shape:
         _refuse(
             where,
             f"shape {view.shape}",
             f"shape {shape}",
-            f"allocate numpy.empty({shape}, '{dtype}')",
+            _allocate(value, shape, dtype),
         )
     if not view.flags.writeable:
         _refuse(
@@ -69,9 +78,15 @@ def check_out(
             where,
             f"strides {view.strides} for shape {shape}: elements share memory",
             "an array whose elements lie apart",
-            f"allocate numpy.empty({shape}, '{dtype}')",
+            _allocate(value, shape, dtype),
         )
     return view
+
+
+def _allocate(value: Any, shape: tuple[int, ...], dtype: str) -> str:
+    if isinstance(value, np.ndarray):
+        return f"allocate numpy.empty({shape}, '{dtype}')"
+    return f"allocate torch.empty({shape}, dtype=torch.{dtype})"
 
 
 def check_distinct(
