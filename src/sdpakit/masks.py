@@ -478,6 +478,24 @@ def check_depth(mask: Mask) -> Mask:
     return mask
 
 
+def prefix_tables(mask: Mask) -> frozenset[str]:
+    """Return the names of the tables that hold lengths of a `Prefix`, which are never negative.
+
+    Parameters
+    ----------
+    mask : Mask
+        Any mask.
+
+    Returns
+    -------
+    frozenset of str
+        Keys of `params`.
+    """
+    if isinstance(mask, Prefix):
+        return frozenset([mask.length] if isinstance(mask.length, str) else [])
+    return frozenset().union(*map(prefix_tables, _parts(mask)))
+
+
 def _parts(mask: Mask) -> tuple[Mask, ...]:
     match mask:
         case And(a, b) | Or(a, b):

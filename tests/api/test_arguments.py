@@ -172,6 +172,7 @@ def test_an_offset_may_be_one_number_of_any_kind(qkv):
 SLOPES = {"logits": lambda x, i: x + sk.Table("slopes", "float32", 1)[i.h] * sk.Scalar("gain")}
 WIDTH = {"mask": lambda i: i.k < sk.Scalar("width", "int") * sk.Table("n", "int32", 1)[i.b]}
 ONES = ints(1, 1, dtype=np.int32)
+PREFIX = {"mask": ~sk.Prefix("n") | sk.Causal("top_left")}
 # Fields of the spec, params that fit, and rows of (params given, error, where, got, remedy).
 PARAMS = [
     ({}, {}, [({"x": 1.0}, V, "params", "unknown name 'x'", "leave 'x' away")]),
@@ -193,11 +194,15 @@ PARAMS = [
         ({"gain": True}, T, "params['gain']", "True (bool)", "one number"),
         ({"gain": 1j}, T, "params['gain']", "1j (complex)", "one number"),
         ({"gain": np.nan}, V, "params['gain']", "nan", "in that range"),
+        ({"gain": 10**400}, V, "params['gain']", "int larger than float64", "in that range"),
         ({"gain": -1e39}, V, "params['gain']", "-1e+39", "in that range"),
     ]),
     (WIDTH, {"n": ONES}, [
         ({"width": 2.0}, T, "params['width']", "2.0 (float)", "int(value)"),
         ({"width": 2**70}, V, "params['width']", str(2**70), "smaller numbers"),
+    ]),
+    (PREFIX, {}, [
+        ({"n": ints(3, -1)}, V, "params['n']", "a prefix of length -1", "0 for none"),
     ]),
 ]  # fmt: skip
 PARAM_CASES = [

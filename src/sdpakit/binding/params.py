@@ -42,6 +42,8 @@ def bind_params(
         name: _bind_table(_where(name), table, given[name], accum)
         for name, table in signature.tables.items()
     }
+    for name in signature.prefixes:
+        _check_prefixes(_where(name), tables[name])
     return scalars, tables
 
 
@@ -110,7 +112,17 @@ def _real(where: str, value: object, accum_dtype: str) -> float:
                 fix="pass one number; an array is a Table of the expression, not a Scalar",
             )
         )
-    found = float(cast(SupportsFloat, value))
+    try:
+        found = float(cast(SupportsFloat, value))
+    except OverflowError as error:  # a Python integer or fraction beyond float64
+        raise ArgumentError(
+            format_error(
+                where,
+                got=f"{type(value).__name__} larger than float64 holds",
+                allowed=allowed,
+                fix="pass a number in that range",
+            )
+        ) from error
     too_large = math.isfinite(found) and abs(found) > DTYPES[accum_dtype].max
     if math.isnan(found) or too_large:
         raise ArgumentError(
@@ -134,6 +146,19 @@ def _bind_table(where: str, table: Table, value: object, accum_dtype: str) -> Ar
         )
     check_representable(where, view, accum_dtype)
     return view
+
+
+def _check_prefixes(where: str, view: Array) -> None:
+    """Refuse what `Prefix(number)` refuses: a negative length is a mistake, not an empty prefix."""
+    if view.size and (least := int(view.min())) < 0:
+        raise ArgumentError(
+            format_error(
+                where,
+                got=f"a prefix of length {least}",
+                allowed="lengths >= 0",
+                fix="give the number of keys of each batch entry, 0 for none",
+            )
+        )
 
 
 def _where(name: str) -> str:

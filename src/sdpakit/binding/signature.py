@@ -10,6 +10,7 @@ from sdpakit.binding.proofs import Proofs
 from sdpakit.dtypes import DTYPES
 from sdpakit.expr.nodes import Index, Type, postorder
 from sdpakit.ir.program import Program, Table
+from sdpakit.masks import prefix_tables
 
 if TYPE_CHECKING:
     from sdpakit.spec import AttentionSpec
@@ -34,6 +35,8 @@ class Signature:
         What params= must hold, and nothing else.
     takes_mask, takes_offset : bool
         Whether the program reads a dense mask, or the position of row 0.
+    prefixes : frozenset of str
+        Those of the tables that hold lengths of prefixes.
     proofs : Proofs
         Remembers which sizes are known to be safe for the integers of the program.
     """
@@ -45,6 +48,7 @@ class Signature:
     scalars: Mapping[str, Type]
     takes_mask: bool
     takes_offset: bool
+    prefixes: frozenset[str]
     proofs: Proofs = field(repr=False)
 
     @classmethod
@@ -83,5 +87,6 @@ class Signature:
             scalars={name: kind for name, kind in built.scalars() if name not in constants},
             takes_mask="mask" in tables,
             takes_offset=Index("q_offset") in nodes,
+            prefixes=frozenset() if spec.mask is None else prefix_tables(spec.mask),
             proofs=Proofs(scheduled, by_shape=not reads_int_tables),
         )
