@@ -1,5 +1,8 @@
 """Compilation, its caches, and the choice of the ISA."""
 
+import ctypes
+import os
+import signal
 import threading
 import warnings
 
@@ -16,8 +19,6 @@ def text_of(number: int) -> str:
 
 
 def answer(code) -> int:
-    import ctypes
-
     return function(code, "answer", 0, ctypes.c_int64)()
 
 
@@ -67,6 +68,56 @@ def test_damaged_entries_are_rebuilt(cache, damage):
     _, compiled = build(3)
     assert compiled == 1
     assert entry.read_bytes() == good
+
+
+def test_an_entry_under_the_name_of_another_is_not_taken(cache):
+    """A copied file would make one kernel compute what another should."""
+    build(31)
+    (wrong,) = cache.glob("*.o")
+    content = wrong.read_bytes()
+    build(32)
+    for entry in cache.glob("*.o"):
+        entry.write_bytes(content)
+    codegen.clear_loaded()
+    assert build(32)[1] == 1
+
+
+def test_a_user_without_a_home_means_no_cache_and_one_warning(cache, monkeypatch):
+    def nobody():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in (objectcache.DIRECTORY_VARIABLE, "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(objectcache.Path, "home", nobody)
+    with pytest.warns(CacheWarning, match="home") as seen:
+        assert build(33)[1] == 1
+    assert len(seen) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_child_can_compile_whatever_the_parent_was_compiling(cache):
+    """A fork in the middle of a compilation: locks of threads that the child lacks are free."""
+    stop = threading.Event()
+
+    def work():
+        number = 100
+        while not stop.is_set():
+            codegen.compile_ir(text_of(number), select_isa())
+            number += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for number in range(40, 46):
+            child = os.fork()
+            if child == 0:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(20)  # a child that hangs is ended, and fails the test
+                os._exit(0 if build(number)[1] == 1 else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_no_half_written_entries_stay(cache):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import threading
 from typing import Any
 
@@ -14,6 +15,9 @@ from sdpakit.errors import InternalError
 # Part of the key of cached objects: raise it when the pipeline below changes.
 PIPELINE_VERSION = 2
 
+# Around every use of LLVM, whose binding has a lock of its own: a fork waits for this one, so that
+# the child never inherits the other one locked by a thread that it does not have.
+LLVM_LOCK = threading.RLock()
 _LOCK = threading.Lock()
 _LOADED: dict[str, KernelModule] = {}
 _BUILDING: dict[str, threading.Lock] = {}
@@ -59,6 +63,12 @@ def _optimised(text: str, machine: Any) -> Any:
     return module
 
 
+def _emit(text: str, isa: Isa, form: str) -> Any:
+    """Return object code or assembly; what LLVM holds for it is freed before the lock is."""
+    machine = _target_machine(isa)
+    return getattr(machine, form)(_optimised(text, machine))
+
+
 class KernelModule:
     """Loaded machine code of one module; addresses are valid as long as the object lives.
 
@@ -73,13 +83,15 @@ class KernelModule:
     """
 
     def __init__(self, text: str, isa: Isa, code: bytes, *, from_cache: bool) -> None:
-        llvm = _llvm()
         self.ir = text
         self.isa = isa
         self.from_cache = from_cache
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine(isa))
-        self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-        self._engine.finalize_object()
+        with LLVM_LOCK:
+            llvm = _llvm()
+            empty = llvm.parse_assembly("")
+            self._engine = llvm.create_mcjit_compiler(empty, _target_machine(isa))
+            self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+            self._engine.finalize_object()
 
     def address(self, name: str) -> int:
         """Return the address of a function.
@@ -89,7 +101,8 @@ class KernelModule:
         InternalError
             If the module has no such function.
         """
-        found: int = self._engine.get_function_address(name)
+        with LLVM_LOCK:
+            found: int = self._engine.get_function_address(name)
         if not found:
             raise InternalError(f"the kernel module has no function {name!r}")
         return found
@@ -97,15 +110,16 @@ class KernelModule:
     @functools.cached_property
     def asm(self) -> str:
         """Assembly text, compiled anew from the IR."""
-        machine = _target_machine(self.isa)
-        text: str = machine.emit_assembly(_optimised(self.ir, machine))
+        with LLVM_LOCK:
+            text: str = _emit(self.ir, self.isa, "emit_assembly")
         return text
 
 
 def _key(text: str, isa: Isa) -> str:
     import llvmlite
 
-    version = ".".join(map(str, _llvm().llvm_version_info))
+    with LLVM_LOCK:
+        version = ".".join(map(str, _llvm().llvm_version_info))
     parts = (str(PIPELINE_VERSION), llvmlite.__version__, version, isa.cpu, isa.features, text)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -114,8 +128,8 @@ def _compile(text: str, isa: Isa) -> bytes:
     global _COUNT
     with _LOCK:
         _COUNT += 1
-    machine = _target_machine(isa)
-    code: bytes = machine.emit_object(_optimised(text, machine))
+    with LLVM_LOCK:
+        code: bytes = _emit(text, isa, "emit_object")
     return code
 
 
@@ -166,3 +180,26 @@ def clear_loaded() -> None:
     """Forget the modules of this process; those in use stay alive."""
     with _LOCK:
         _LOADED.clear()
+
+
+def _before_fork() -> None:
+    LLVM_LOCK.acquire()
+    _LOCK.acquire()
+
+
+def _after_fork_in_parent() -> None:
+    _LOCK.release()
+    LLVM_LOCK.release()
+
+
+def _after_fork_in_child() -> None:
+    _BUILDING.clear()  # whoever was building is not here
+    _after_fork_in_parent()
+
+
+if hasattr(os, "register_at_fork"):  # where there is no fork, no lock is lost in one
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )

@@ -21,31 +21,48 @@ from sdpakit.errors import CacheWarning
 DIRECTORY_VARIABLE = "SDPAKIT_CACHE_DIR"
 SWITCH_VARIABLE = "SDPAKIT_CACHE"
 
-_MAGIC = b"sdpakit-object-1\n"
+_MAGIC = b"sdpakit-object-2\n"
 _DIGEST_BYTES = 32
 _warned: set[str] = set()
 
 
 def directory() -> Path | None:
-    """Return where entries are kept, None if the cache is switched off (`SDPAKIT_CACHE=0`)."""
+    """Return where entries are kept, None if the cache is switched off (`SDPAKIT_CACHE=0`).
+
+    Raises
+    ------
+    RuntimeError
+        If the user has no home directory and no variable names another place.
+    """
     if os.environ.get(SWITCH_VARIABLE) == "0":
         return None
     named = os.environ.get(DIRECTORY_VARIABLE)
+    return Path(named) / "cpu" if named else _platform_directory() / "sdpakit" / "cpu"
+
+
+def _platform_directory() -> Path:
+    """Return where a user's programs keep what they can make again."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    named = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
     if named:
-        return Path(named) / "cpu"
-    home = Path.home()
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = home / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
-    return base / "sdpakit" / "cpu"
+        return Path(named)
+    local = ("AppData", "Local") if sys.platform == "win32" else (".cache",)
+    return Path.home().joinpath(*local)
 
 
-def _warn_once(place: Path, error: OSError) -> None:
-    if str(place) not in _warned:
-        _warned.add(str(place))
+def _usable_directory() -> Path | None:
+    """Return `directory()`, None with a warning where there is no home."""
+    try:
+        return directory()
+    except RuntimeError as error:  # containers run with user ids that nobody has named
+        _warn_once("the user's cache directory", error)
+        return None
+
+
+def _warn_once(place: str, error: Exception) -> None:
+    if place not in _warned:
+        _warned.add(place)
         warnings.warn(
             f"compiled kernels are not kept: {place} cannot be used ({error}); "
             f"set {DIRECTORY_VARIABLE} to a directory that can be written, or {SWITCH_VARIABLE}=0",
@@ -54,9 +71,14 @@ def _warn_once(place: Path, error: OSError) -> None:
         )
 
 
+def _header(key: str, content: bytes) -> bytes:
+    """Return what binds a content to its key, so that an entry under another name is not taken."""
+    return _MAGIC + hashlib.sha256(key.encode() + b"\0" + content).digest()
+
+
 def read(key: str) -> bytes | None:
     """Return the content of an entry, None if it is missing or damaged."""
-    place = directory()
+    place = _usable_directory()
     if place is None:
         return None
     try:
@@ -64,17 +86,16 @@ def read(key: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        _warn_once(place, error)
+        _warn_once(str(place), error)
         return None
     head = len(_MAGIC) + _DIGEST_BYTES
     content = data[head:]
-    expected = _MAGIC + hashlib.sha256(content).digest()
-    return content if data[:head] == expected and content else None
+    return content if data[:head] == _header(key, content) else None
 
 
 def write(key: str, content: bytes) -> None:
     """Keep an entry; readers see all of it or nothing."""
-    place = directory()
+    place = _usable_directory()
     if place is None:
         return
     temporary: Path | None = None
@@ -82,10 +103,10 @@ def write(key: str, content: bytes) -> None:
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=place, prefix=f"{key[:16]}.", delete=False) as file:
             temporary = Path(file.name)
-            file.write(_MAGIC + hashlib.sha256(content).digest() + content)
+            file.write(_header(key, content) + content)
         temporary.replace(place / f"{key}.o")
     except OSError as error:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 temporary.unlink()
-        _warn_once(place, error)
+        _warn_once(str(place), error)
