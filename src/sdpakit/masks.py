@@ -22,7 +22,7 @@ from sdpakit.expr.trace import changed_logit, condition, trace_logits, trace_mas
 from sdpakit.expr.values import Value
 from sdpakit.plain_numbers import whole_number
 
-MAX_DEPTH = 100
+MAX_JOINS = 100
 
 
 class Mask:
@@ -444,7 +444,7 @@ def as_logits(value: object) -> Expr | Alibi:
     )
 
 
-def check_depth(mask: Mask) -> Mask:
+def check_joins(mask: Mask) -> Mask:
     """Return the mask, or refuse one that is nested too deep to walk.
 
     Parameters
@@ -460,17 +460,17 @@ def check_depth(mask: Mask) -> Mask:
     Raises
     ------
     SpecError
-        If more than `MAX_DEPTH` operations lie inside one another.
+        If more than `MAX_JOINS` operations lie inside one another.
     """
     level, depth = [mask], 0
     while level:
         depth += 1
-        if depth > MAX_DEPTH:
+        if depth > MAX_JOINS:
             raise SpecError(
                 format_error(
                     "mask",
-                    got=f"more than {MAX_DEPTH} masks joined one inside the other",
-                    allowed=f"at most {MAX_DEPTH}",
+                    got=f"more than {MAX_JOINS} masks joined one inside the other",
+                    allowed=f"at most {MAX_JOINS}",
                     fix="let a Document, a Table in a predicate, or Dense say it in one piece",
                 )
             )

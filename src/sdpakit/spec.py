@@ -14,12 +14,12 @@ from typing import Any, cast
 from sdpakit.dtypes import ACCUM_DTYPE, DTYPES, FLOATS, dtype_name, float_dtype
 from sdpakit.errors import SpecError, format_error
 from sdpakit.expr.names import check_name
-from sdpakit.expr.nodes import Const, Expr, Type, postorder
+from sdpakit.expr.nodes import Const, Expr, Type, check_depth, postorder
 from sdpakit.expr.operands import Table
 from sdpakit.expr.scope import Scope, scalars_of, tables_of
 from sdpakit.expr.values import Value
 from sdpakit.lints import warn_of_scale
-from sdpakit.masks import Alibi, Mask, as_logits, as_mask, check_depth, settle
+from sdpakit.masks import Alibi, Mask, as_logits, as_mask, check_joins, settle
 from sdpakit.plain_numbers import plain_number, whole_number
 
 OUTPUTS: tuple[str, ...] = ("out", "lse", "max_logit", "entropy", "sum_p2")
@@ -212,7 +212,7 @@ class AttentionSpec:
         _check_heads(self)
         _check_lengths(self)
         scope = Scope(equal_lens=self.equal_lens)
-        put("mask", None if mask is None else settle(check_depth(as_mask(mask)), scope))
+        put("mask", None if mask is None else settle(check_joins(as_mask(mask)), scope))
         put("logits", None if logits is None else _settled(as_logits(logits), scope))
         _check_expressions(self)
         warn_of_scale(self.scale, self.q_heads, self.kv_heads, self.head_dim, self.v_head_dim)
@@ -443,6 +443,8 @@ def _settled(logits: Expr | Alibi, scope: Scope) -> Expr | Alibi:
 
 def _check_expressions(spec: AttentionSpec) -> None:
     scope, roots = _built(spec)  # refuses alignments left open
+    for root in roots:
+        check_depth("mask" if root.type == "bool" else "logits", root)
     numbers = {name for name, _ in scalars_of(*roots)} - scope.values.keys()
     for name in numbers:
         check_name("Scalar", name)

@@ -7,10 +7,9 @@ import math
 import pytest
 
 from sdpakit import Alibi, AttentionSpec, Causal, Dense, Dilated, Prefix, Scalar, Window
-from sdpakit.errors import SpecError
 from sdpakit.expr.nodes import Const
 from sdpakit.expr.text import parse, to_text
-from sdpakit.ir.build import MAX_DEPTH, build
+from sdpakit.ir.build import build
 
 
 def _spec(**changes):
@@ -86,17 +85,3 @@ def test_dense_mask_reads_the_table_of_the_call():
 def test_scale(scale):
     _, scalars = build(_spec(scale=scale, head_dim=3))
     assert scalars["scale"] == (1 / math.sqrt(3) if scale is None else scale)
-
-
-def test_expressions_that_are_nested_too_deep_are_refused():
-    def nested(times):
-        def change(x, i):
-            for _ in range(times):
-                x = x * Scalar("beta")
-            return x
-
-        return _spec(logits=change)
-
-    build(nested(MAX_DEPTH - 2))
-    with pytest.raises(SpecError, match=r"nested \d+ operations deep\n  allowed: at most 128"):
-        build(nested(MAX_DEPTH))

@@ -27,6 +27,7 @@ from sdpakit import (
     minimum,
 )
 from sdpakit.errors import SpecError
+from sdpakit.expr.nodes import MAX_DEPTH, Binary, Index, Unary
 from sdpakit.expr.text import parse
 
 PUBLIC = {
@@ -376,4 +377,33 @@ def test_masks_nested_without_end_are_refused():
     with pytest.raises(
         SpecError, match="mask: got more than 100 masks joined one inside the other"
     ):
+        spec(mask=mask)
+
+
+def chain(times):
+    def change(x, i):
+        for _ in range(times):
+            x = x * Scalar("beta")
+        return x
+
+    return change
+
+
+def test_expressions_nested_without_end_are_refused_while_they_are_written():
+    spec(logits=chain(MAX_DEPTH - 1))
+    with pytest.raises(SpecError, match=r"nested 129 operations deep\n  allowed: at most 128"):
+        spec(logits=chain(10**9))
+
+
+def test_nodes_and_joined_masks_nested_too_deep_are_refused():
+    node = spec(logits=chain(MAX_DEPTH - 1)).logits
+    with pytest.raises(SpecError, match=r"logits: got an expression nested 129 operations deep"):
+        spec(logits=Unary("tanh", node))
+    deep = Index("k")
+    for _ in range(100):
+        deep = Binary("add", deep, Index("q"))
+    mask = Predicate(Binary("lt", deep, Index("q")))
+    for _ in range(50):
+        mask = mask & ~Causal("top_left")
+    with pytest.raises(SpecError, match=r"mask: got an expression nested \d+ operations deep"):
         spec(mask=mask)

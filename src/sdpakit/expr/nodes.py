@@ -60,12 +60,21 @@ BINARY: dict[str, tuple[tuple[Type, ...], Type | None]] = {
 }
 
 
-class Expr:
-    """A node of the scalar language: immutable, equal to nothing but itself."""
+# Levels of operations in a user's expression. Passes and evaluators walk expressions recursively, a
+# few frames of Python for each level.
+MAX_DEPTH = 128
 
-    __slots__ = ("__weakref__", "_children", "_key", "type")
+
+class Expr:
+    """A node of the scalar language: immutable, equal to nothing but itself.
+
+    `depth` is the number of nodes on the longest way down to a leaf, both included.
+    """
+
+    __slots__ = ("__weakref__", "_children", "_key", "depth", "type")
     _fields: ClassVar[tuple[str, ...]] = ()
     type: Type
+    depth: int
     _children: tuple[Expr, ...]
     _key: tuple[Any, ...]
 
@@ -118,7 +127,10 @@ def _intern(cls: type[NodeT], type_: Type, fields: tuple[Any, ...]) -> NodeT:
                 object.__setattr__(node, name, value)
             object.__setattr__(node, "type", type_)
             object.__setattr__(node, "_key", key)
-            object.__setattr__(node, "_children", _operands(fields))
+            children = _operands(fields)
+            object.__setattr__(node, "_children", children)
+            depth = 1 + max((child.depth for child in children), default=0)
+            object.__setattr__(node, "depth", depth)
             _LIVE[key] = node
     return node  # type: ignore[return-value]  # the key holds cls
 
@@ -265,6 +277,38 @@ def _check(op: str, allowed: tuple[Type, ...], *operands: Expr) -> None:
                 fix="convert with to_float(...), or combine bools with & | ~",
             )
         )
+
+
+def check_depth(where: str, node: Expr) -> Expr:
+    """Return the node, or refuse one that is nested deeper than `MAX_DEPTH`.
+
+    Parameters
+    ----------
+    where : str
+        What to name in the message.
+    node : Expr
+        Any node.
+
+    Returns
+    -------
+    Expr
+        The same node.
+
+    Raises
+    ------
+    SpecError
+        If it is nested too deep to walk.
+    """
+    if node.depth > MAX_DEPTH:
+        raise SpecError(
+            format_error(
+                where,
+                got=f"an expression nested {node.depth} operations deep",
+                allowed=f"at most {MAX_DEPTH}",
+                fix="read what differs from a Table instead of writing one operation for each",
+            )
+        )
+    return node
 
 
 def postorder(root: Expr) -> Iterator[Expr]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
 from sdpakit.errors import SpecError, format_error
-from sdpakit.expr.nodes import Binary, Const, Expr, Type, Unary
+from sdpakit.expr.nodes import Binary, Const, Expr, Type, Unary, check_depth
 from sdpakit.plain_numbers import plain_number
 
 LANGUAGE = (
@@ -49,13 +49,18 @@ class Value:
     ----------
     node : Expr
         The node that the value stands for.
+
+    Raises
+    ------
+    SpecError
+        If the node is nested too deep: said at once, a loop that writes it may be long.
     """
 
     __slots__ = ("node",)
     node: Expr
 
     def __init__(self, node: Expr) -> None:
-        self.node = node
+        self.node = check_depth("mask or logit expression", node)
 
     @property
     def type(self) -> Type:

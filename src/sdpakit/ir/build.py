@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sdpakit.errors import SpecError, format_error
 from sdpakit.expr.names import LOGIT
-from sdpakit.expr.nodes import Binary, Const, Dot, Expr, Index, Load, Scalar, Unary, postorder
+from sdpakit.expr.nodes import Binary, Const, Dot, Expr, Index, Load, Scalar, Unary
 from sdpakit.expr.rewrite import substitute
 from sdpakit.expr.scope import Scope
 from sdpakit.ir.program import Program
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
     from sdpakit.spec import AttentionSpec
 
 _PAIR = (Index("b"), Index("h"), Index("q"), Index("k"))
-
-# Passes walk expressions recursively, a few frames of Python for each level.
-MAX_DEPTH = 128
 
 
 def build(spec: AttentionSpec) -> tuple[Program, dict[str, int | float]]:
@@ -36,19 +32,12 @@ def build(spec: AttentionSpec) -> tuple[Program, dict[str, int | float]]:
         give the same program.
     scalars : dict of str to number
         "scale", "softcap" if there is a cap, and what the masks left to run time.
-
-    Raises
-    ------
-    SpecError
-        If an expression is nested deeper than `MAX_DEPTH`.
     """
     scope = Scope(equal_lens=spec.equal_lens)
     scalars: dict[str, int | float] = {"scale": spec.resolved_scale}
     if spec.softcap is not None:
         scalars["softcap"] = spec.softcap
     mask, logit = _mask(spec, scope), _logit(spec, scope)
-    _check_depth("mask", mask)
-    _check_depth("logits", logit)
     program = Program(
         head_dim=spec.head_dim,
         v_head_dim=spec.v_head_dim,
@@ -86,18 +75,3 @@ def _mask(spec: AttentionSpec, scope: Scope) -> Expr:
     if spec.kv_lens:
         mask = Binary("and", mask, Binary("lt", Index("k"), Index("kv_len")))
     return mask
-
-
-def _check_depth(where: str, root: Expr) -> None:
-    depths: dict[Expr, int] = {}
-    for node in postorder(root):
-        depths[node] = 1 + max((depths[child] for child in node.children()), default=0)
-    if depths[root] > MAX_DEPTH:
-        raise SpecError(
-            format_error(
-                where,
-                got=f"an expression nested {depths[root]} operations deep",
-                allowed=f"at most {MAX_DEPTH}",
-                fix="read what differs from a Table instead of writing one operation for each",
-            )
-        )
