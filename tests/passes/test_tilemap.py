@@ -12,7 +12,7 @@ from tests.passes.tiles import World, truth
 from sdpakit import AttentionSpec
 from sdpakit.ir.build import build
 from sdpakit.masks import Causal, Dense, Dilated, Document, Prefix, Window
-from sdpakit.passes import run_pipeline
+from sdpakit.passes import run_pipeline, tilemap
 from sdpakit.passes.classify import key_ranges
 from sdpakit.passes.tilemap import Sizes, TileMap, tile_map
 from sdpakit.passes.vectors import VectorOps
@@ -136,3 +136,25 @@ def test_a_million_by_a_million_costs_no_memory(name):
     tracemalloc.stop()
     assert found.total == -(-1_000_000 // 128) * -(-1_000_000 // 192)
     assert peak <= 1 << 20
+
+
+@pytest.mark.parametrize("mask", [Causal("bottom_right"), Prefix("n")])
+def test_equal_batch_entries_are_asked_once(mask, monkeypatch):
+    program, scalars = build(AttentionSpec(q_heads=1, head_dim=8, mask=mask, kv_lens=True))
+    batch, asked, count = 3000, [], tilemap._Grid.count
+    lens = np.resize([40, 40, 17], batch)
+    monkeypatch.setattr(
+        tilemap._Grid, "count", lambda self, *args: asked.append(1) or count(self, *args)
+    )
+    tables = {"n": np.broadcast_to(np.array([9]), batch)}
+
+    def counts(some):
+        sizes = Sizes(1, 40, 40, np.full(some, 40), lens[:some], np.zeros(some, int))
+        return tile_map(run_pipeline(program), sizes, scalars, tables, q_tile=8, k_tile=8)
+
+    whole = counts(batch)
+    assert len(asked) == 2
+    three = counts(3)
+    assert (whole.empty, whole.full, whole.partial) == tuple(
+        batch // 3 * n for n in (three.empty, three.full, three.partial)
+    )

@@ -18,7 +18,7 @@ from sdpakit.passes.intervals import Box
 from sdpakit.passes.tables import Array
 from sdpakit.passes.vectors import VectorOps
 
-_BATCH = frozenset({"b", "q_len", "kv_len", "q_offset"})
+_BATCH = frozenset({"b"})
 _HEAD = frozenset({"h"})
 
 # Q tiles, or boxes, looked at together: some fifty vectors of so many int64 are alive at a time.
@@ -113,21 +113,31 @@ def tile_map(
         Counts over all batch entries and heads.
     """
     ops = VectorOps(scalars, tables)
-    batch, heads = sizes.q_len.shape[0], sizes.q_heads
-    of_b = range(batch if _varies(program.mask, _BATCH, tables) else min(batch, 1))
+    heads = sizes.q_heads
+    of_b = _entries(program.mask, sizes, tables)
     of_h = range(heads if _varies(program.mask, _HEAD, tables) else min(heads, 1))
     q_tiles, k_tiles = -(-sizes.q_rows // q_tile), -(-sizes.kv_rows // k_tile)
     chunks = len(of_b) * len(of_h) * -(-q_tiles // _CHUNK)
     found = TileMap()
     if q_tiles == 0 or k_tiles == 0:
         return found
-    for b in of_b:
+    for b, times in of_b:
         for h in of_h:
             grid = _Grid(program.mask, ops, _fixed(ops, sizes, b, h), q_tile, k_tile, k_tiles)
             boxes = max(1 << 12, _MAX_BOXES // max(1, chunks))
             counts = grid.count(q_tiles, int(sizes.q_len[b]), int(sizes.kv_len[b]), boxes)
-            found.add(counts, (batch // len(of_b)) * (heads // len(of_h)))
+            found.add(counts, times * (heads // len(of_h)))
     return found
+
+
+def _entries(mask: Expr, sizes: Sizes, tables: Mapping[str, Array]) -> list[tuple[int, int]]:
+    """Return batch entries to look at, each with the number of entries that have its tiles."""
+    batch = sizes.q_len.shape[0]
+    if _varies(mask, _BATCH, tables):
+        return [(b, 1) for b in range(batch)]
+    numbers = np.stack((sizes.q_len, sizes.kv_len, sizes.q_offset))
+    _, first, counts = np.unique(numbers, axis=1, return_index=True, return_counts=True)
+    return [(int(b), int(times)) for b, times in zip(first, counts, strict=True)]
 
 
 def _varies(mask: Expr, names: frozenset[str], tables: Mapping[str, Array]) -> bool:
