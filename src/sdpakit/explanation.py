@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from sdpakit.arrays import import_array, numpy_dtype
 from sdpakit.binding import Arguments, Signature
+from sdpakit.binding.operands import LENGTH_LIMIT
 from sdpakit.errors import ArgumentError, ArgumentTypeError, did_you_mean, format_error
 from sdpakit.passes.tilemap import Sizes, tile_map
 
@@ -94,7 +95,7 @@ def stand_ins(
     Raises
     ------
     ArgumentTypeError, ArgumentError
-        If a name is that of no argument, or nothing says how long the call is.
+        If a name is that of no argument, nothing says how long the call is, or a size is none.
     """
     spec = signature.spec
     _check_names(given)
@@ -149,6 +150,9 @@ def _sizes(
         batch, q_len = q_shape[0], q_shape[axis]
     if len(k_shape := shapes.get("k", ())) == 4:
         kv_len = k_shape[axis]
+    for name, size in (("batch", batch), ("q_len", q_len), ("kv_len", kv_len)):
+        if size is not None:
+            _check_size(name, size)
     known = [length for length in (q_len, kv_len) if length is not None]
     if not known and not shapes:
         raise ArgumentError(
@@ -161,6 +165,19 @@ def _sizes(
         )
     either = known[0] if known else 0
     return batch, either if q_len is None else q_len, either if kv_len is None else kv_len
+
+
+def _check_size(name: str, value: object) -> None:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or not 0 <= int(cast(int, value)) < LENGTH_LIMIT:
+        raise ArgumentError(
+            format_error(
+                f"explain: {name}",
+                got=f"{value!r} ({type(value).__name__})",
+                allowed=f"an integer from 0 to {LENGTH_LIMIT - 1} (SHAPE-6)",
+                fix="give a size that a call could have",
+            )
+        )
 
 
 def _operand(signature: Signature, shape: tuple[int, ...]) -> Array:

@@ -193,7 +193,8 @@ class Kernel:
         if (batch, q_len, kv_len) != (1, None, None) or arguments:
             ready = stand_ins(self._signature, batch, q_len, kv_len, arguments)
             call = bind(self._signature, ready, dry=True).call
-        facts = self._launcher.explain(call)
+        # A call without pairs is answered without the launcher, which knows none (SHAPE-4).
+        facts = self._launcher.explain(call if call is not None and _has_pairs(call) else None)
         return explain_call(self._signature, self._choice, self._artifact, facts, call)
 
     def inspect(self, stage: str = "ir") -> str | bytes:
@@ -239,6 +240,11 @@ class Kernel:
         if self.spec.outputs == ("out",):
             return results["out"]
         return AttentionOutput(results)
+
+
+def _has_pairs(call: Call) -> bool:
+    batch, q_heads, q_len, _ = call.q.shape
+    return 0 not in (batch, q_heads, q_len, call.k.shape[2])
 
 
 def _fill_empty(call: Call, empty_row: str) -> None:

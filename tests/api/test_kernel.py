@@ -233,3 +233,19 @@ def test_a_kernel_travels_as_its_spec(qkv):
 
 def test_repr_names_backend_and_spec():
     assert repr(compiled()).startswith("<sdpakit.Kernel on interp of AttentionSpec(q_heads=4")
+
+
+@pytest.mark.parametrize("name", ["batch", "q_len", "kv_len"])
+@pytest.mark.parametrize("size", [-1, 1.5, True, "7", 2**31, 2**70])
+def test_explain_refuses_sizes_that_no_call_has(name, size):
+    with refuses(ArgumentError, f"explain: {name}", repr(size), "a call could have"):
+        compiled().explain(**{"q_len": 5, name: size})
+
+
+@pytest.mark.parametrize("size", ["batch", "q_len", "kv_len"])
+def test_explain_of_a_call_without_pairs_shows_the_launcher_none(monkeypatch, size):
+    kernel, asked = compiled(), []
+    launcher = type(kernel._launcher)
+    monkeypatch.setattr(launcher, "explain", lambda _, call: asked.append(call) or {})
+    assert kernel.explain(**{"q_len": 5, size: 0})["flops"] == 0
+    assert asked == [None]
