@@ -14,7 +14,7 @@ from sdpakit.backends.numba_cpu.isa import Element, Isa
 from sdpakit.dtypes import ACCUM_DTYPE, DTYPES
 
 MAX_BLOCK_KV = 192
-P_TILE_BYTES = 16 * 1024  # half of the smallest first-level cache: the weights of a tile stay in it
+P_TILE_BYTES = 24 * 1024  # the weights of a tile stay in a first-level cache of 32 KiB
 KV_TILE_BYTES = 512 * 1024  # a K and a V tile stay in the second-level cache
 
 
