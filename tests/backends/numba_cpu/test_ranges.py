@@ -40,8 +40,8 @@ def test_sound_and_equal_to_brute_force_on_random_masks(mask, world, seed):
         k_lo, k_hi = sorted(int(x) for x in rng.integers(0, world.kv_rows, 2))
         tile = value[lo : hi + 1, k_lo : k_hi + 1]
         can_true, can_false = bound.tile_class(b, 1, lo, hi, k_lo, k_hi)
-        assert (can_true or not tile.any())
-        assert (can_false or tile.all())
+        assert can_true or not tile.any()
+        assert can_false or tile.all()
 
         j = int(rng.integers(0, world.kv_rows))
         found = bound.values(b, 1, lo, hi, j)
