@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from sdpakit.expr.nodes import Binary, Expr, Index, Load, Select, Unary
-from sdpakit.passes.intervals import Box, Intervals, IntOps, Linear, linear, reads
+from sdpakit.passes.intervals import Box, Intervals, IntOps, reads
+from sdpakit.passes.linear import Linear, linear
 
 T = TypeVar("T")
 C = TypeVar("C")

@@ -217,7 +217,7 @@ class _Proof:
             if lo < 1:
                 return format_error(
                     f"divisor of {node!r}",
-                    got=f"values from {lo} to {hi}",
+                    got=f"values from {lo} to {hi}, as far as is known",
                     allowed="integers that are provably at least 1",
                     fix="give a positive number, or write maximum(divisor, 1)",
                 )
@@ -245,7 +245,8 @@ class _Proof:
             if lo < 0 or hi >= size:
                 return format_error(
                     f"table {node.table!r}, axis {axis}",
-                    got=f"an index from {lo} to {hi}: {index!r}",
+                    got=f"the index {index!r}, which cannot be shown to stay inside: as far as is "
+                    f"known it goes from {lo} to {hi}",
                     allowed=f"0 to {size - 1} for the shape {shape}",
                     fix="clamp the index with minimum(maximum(index, 0), size - 1), or give a "
                     "larger table",

@@ -9,11 +9,11 @@ wherever the question is asked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
 from sdpakit.expr.nodes import Binary, Const, Expr, Index, Load, Scalar, Select, Unary, postorder
+from sdpakit.passes.linear import Facts, Linear, facts_of, joined, linear
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -128,49 +128,8 @@ class IntOps(Protocol[T, C]):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """The integer `sum(factor * atom) + const`; no atom is a sum, a difference or a multiple."""
-
-    terms: Mapping[Expr, int]
-    const: int
-
-    def plus(self, other: Linear, factor: int = 1) -> Linear:
-        """Return self + factor * other; terms that cancel vanish."""
-        terms = dict(self.terms)
-        for atom, c in other.terms.items():
-            terms[atom] = terms.get(atom, 0) + factor * c
-        kept = {atom: c for atom, c in terms.items() if c != 0}
-        return Linear(kept, self.const + factor * other.const)
-
-    def times(self, factor: int) -> Linear:
-        """Return factor * self."""
-        return Linear({}, 0).plus(self, factor)
-
-
-@lru_cache(maxsize=1 << 12)
-def linear(node: Expr) -> Linear:
-    """Return an int expression as a sum of atoms with constant factors.
-
-    Differences of correlated parts thereby keep their meaning: `(k - q) - (k + 1)` is `-q - 1`,
-    whose interval is that of q alone.
-    """
-    match node:
-        case Const(value=value):
-            return Linear({}, int(value))
-        case Unary(op="neg", x=x):
-            return linear(x).times(-1)
-        case Binary(op="add", a=a, b=b):
-            return linear(a).plus(linear(b))
-        case Binary(op="sub", a=a, b=b):
-            return linear(a).plus(linear(b), -1)
-        case Binary(op="mul", a=a, b=b):
-            left, right = linear(a), linear(b)
-            if not right.terms:
-                return left.times(right.const)
-            if not left.terms:
-                return right.times(left.const)
-    return Linear({node: 1}, 0)
+# Sides of selections that are looked at by themselves; beyond it no condition narrows anything.
+_MAX_SIDES = 32
 
 
 @lru_cache(maxsize=1 << 12)
@@ -179,11 +138,17 @@ def reads(node: Expr, names: frozenset[str]) -> bool:
     return any(isinstance(x, Index) and x.name in names for x in postorder(node))
 
 
+@lru_cache(maxsize=1 << 12)
+def _reads_all(node: Expr, atoms: frozenset[Expr]) -> bool:
+    return atoms <= set(postorder(node))
+
+
 class Intervals(Generic[T, C]):
     """Intervals of int expressions and possible truth values of bool expressions, over one box.
 
     Sound: every value that an expression takes at a pair of the box is inside. Float parts are
-    unknown: a condition on them can be true and can be false.
+    unknown: a condition on them can be true and can be false. Each side of a selection is looked at
+    under its own condition: in `where(n < 8, n, 8)` the first n is at most 7.
 
     Parameters
     ----------
@@ -198,14 +163,23 @@ class Intervals(Generic[T, C]):
         self.box = box
         self._intervals: dict[Expr, tuple[T, T]] = {}
         self._truths: dict[Expr, tuple[C, C]] = {}
+        # Where a condition holds: what it says, and the intervals without it.
+        self._facts: Facts = {}
+        self._added: tuple[frozenset[Expr], ...] = ()
+        self._outer: Intervals[T, C] | None = None
+        self._sides: dict[Expr, tuple[Intervals[T, C], Intervals[T, C]]] = {}
+        self._room = iter(range(_MAX_SIDES))
 
     def interval(self, node: Expr) -> tuple[T, T]:
         """Return (least, largest) possible value of an int expression, bounds included."""
         found = self._intervals.get(node)
         if found is None:
-            form = linear(node)
-            single = form.const == 0 and form.terms == {node: 1}
-            found = self._atom(node) if single else self.of_linear(form)
+            if (outer := self._same_outside(node)) is not None:
+                found = outer.interval(node)
+            else:
+                form = linear(node)
+                single = form.const == 0 and form.terms == {node: 1}
+                found = self._narrowed(form, self._atom(node)) if single else self.of_linear(form)
             self._intervals[node] = found
         return found
 
@@ -229,14 +203,55 @@ class Intervals(Generic[T, C]):
                 else:
                     lo, hi = ops.add(lo, atom_lo), ops.add(hi, atom_hi)
             is_zero = False
-        return lo, hi
+        # The interval of a single atom is narrowed already.
+        return self._narrowed(form, (lo, hi)) if len(form.terms) > 1 else (lo, hi)
 
     def truth(self, node: Expr) -> tuple[C, C]:
         """Return (can be true, can be false) of a bool expression."""
         found = self._truths.get(node)
         if found is None:
-            found = self._truths[node] = self._truth(node)
+            outer = self._same_outside(node)
+            found = self._truth(node) if outer is None else outer.truth(node)
+            self._truths[node] = found
         return found
+
+    def _same_outside(self, node: Expr) -> Intervals[T, C] | None:
+        """Return the intervals without the condition of this side where it says nothing of node."""
+        if self._outer is None or any(_reads_all(node, atoms) for atoms in self._added):
+            return None
+        return self._outer
+
+    def _sides_of(self, cond: Expr) -> tuple[Intervals[T, C], Intervals[T, C]]:
+        """Return the intervals where a condition holds, and where it does not."""
+        found = self._sides.get(cond)
+        if found is None:
+            found = self._under(facts_of(cond, True)), self._under(facts_of(cond, False))
+            self._sides[cond] = found
+        return found
+
+    def _under(self, facts: Facts) -> Intervals[T, C]:
+        if not facts or next(self._room, None) is None:
+            return self
+        side = Intervals(self.ops, self.box)
+        side._facts = joined(self._facts, facts)
+        side._added = tuple(frozenset(atom for atom, _ in terms) for terms in facts)
+        side._outer, side._room = self, self._room
+        return side
+
+    def _narrowed(self, form: Linear, x: tuple[T, T]) -> tuple[T, T]:
+        """Return the part of an interval of a form that the conditions allow.
+
+        Where they allow none, what comes back is still a part of it: nothing that was proven of the
+        whole, such as a divisor >= 1, is lost.
+        """
+        least, most = self._facts.get(frozenset(form.terms.items()), (None, None))
+        ops = self.ops
+        lo, hi = x
+        if least is not None:
+            lo = ops.minimum(ops.maximum(lo, ops.const(least + form.const)), hi)
+        if most is not None:
+            hi = ops.maximum(ops.minimum(hi, ops.const(most + form.const)), lo)
+        return lo, hi
 
     def _atom(self, node: Expr) -> tuple[T, T]:
         match node:
@@ -248,7 +263,8 @@ class Intervals(Generic[T, C]):
             case Load():
                 return self._load(node)
             case Select(cond=cond, a=a, b=b):
-                return self._select(cond, self.interval(a), self.interval(b))
+                then, other = self._sides_of(cond)
+                return self._select(cond, then.interval(a), other.interval(b))
             case Unary(op="abs", x=x):
                 return self._abs(self.interval(x))
             case Unary(op="to_int", x=x):
