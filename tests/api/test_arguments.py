@@ -246,7 +246,8 @@ def test_an_index_that_a_condition_keeps_inside_is_taken(backend):
     kernel = sk.compile(spec, backend)
     found = kernel(q, k, k, params={"rel": rel}).max_logit
     want = sk.reference.attention(spec, q, k, k, params={"rel": rel})["max_logit"]
-    np.testing.assert_array_equal(found, want)
+    # Elements are whole numbers: the nearest one says which was read, roundings apart.
+    np.testing.assert_array_equal(np.rint(found), want)
     assert len(np.unique(want)) > 1
     with refuses(
         ArgumentError, "table 'rel', axis 0", "cannot be shown to stay inside", "minimum(maximum("

@@ -8,7 +8,8 @@ import pytest
 
 from sdpakit import reference
 from sdpakit.errors import ArgumentError
-from sdpakit.masks import Causal, Dense, Dilated, Document, Predicate, Prefix, Window
+from sdpakit.expr.operands import Scalar
+from sdpakit.masks import Alibi, Causal, Dense, Dilated, Document, Predicate, Prefix, Window
 from sdpakit.spec import AttentionSpec
 
 BATCH, HEADS, ROWS, KEYS = 2, 2, 6, 9
@@ -121,3 +122,47 @@ def test_what_a_mask_reads_must_be_given(mask, match):
     zeros = (np.zeros((1, 1, 2, 1), np.float32),) * 3
     with pytest.raises(ArgumentError, match=match):
         reference.attention(spec, *zeros)
+
+
+ONE_ROW = (np.zeros((2, 1, 4, 1), np.float32),) * 3
+
+
+def test_tables_of_documents_broadcast_along_either_axis():
+    spec = AttentionSpec(q_heads=1, head_dim=1, mask=Document("rows", "keys"))
+    tables = {"rows": np.zeros((1, 1), np.int32), "keys": np.array([[0, 1, 0, 1], [1, 1, 1, 0]])}
+    found = reference.detail(spec, *ONE_ROW, params=tables)
+    assert np.array_equal(found.attended[:, 0, 2], tables["keys"] == 0)
+
+
+@pytest.mark.parametrize(
+    ("mask", "params", "match"),
+    [
+        (Document(), {"doc": np.zeros((2, 3), np.int32)}, "table 'doc'"),
+        (Document(), {"doc": np.zeros(4, np.int32)}, "2 axes"),
+        (Prefix("n"), {"n": np.array([1, 2])[:0]}, "table 'n'"),
+        (Prefix("n"), {"n": np.array([1, -2])}, "a prefix of length -2"),
+        (Window(2**63, 0, "top_left"), {}, "Window: left"),
+        (Window(0, 2**62, "top_left"), {}, "Window: right"),
+        (Prefix(2**64), {}, "Prefix: length"),
+        (Dilated(2**65, "top_left"), {}, "Dilated: step"),
+        (Predicate(lambda i: i.k < Scalar("n", "int")), {"n": 2**62}, "params\\['n'\\]"),
+        (Predicate(lambda i: i.k < Scalar("n", "int")), {"n": 1.5}, "params\\['n'\\]"),
+        (Predicate(lambda i: i.k < Scalar("n")), {"n": 10**400}, "params\\['n'\\]"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(mask, params, match):
+    spec = AttentionSpec(q_heads=1, head_dim=1, mask=mask)
+    with pytest.raises(ArgumentError, match=match):
+        reference.attention(spec, *ONE_ROW, params=params)
+
+
+def test_slopes_for_other_heads_are_refused():
+    spec = AttentionSpec(q_heads=1, head_dim=1, logits=Alibi(align="top_left"))
+    with pytest.raises(ArgumentError, match="0 to -1"):
+        reference.attention(spec, *ONE_ROW, params={"slopes": np.zeros(0, np.float32)})
+
+
+def test_an_offset_beyond_62_bits_is_refused():
+    spec = AttentionSpec(q_heads=1, head_dim=1, mask=Causal("offset"))
+    with pytest.raises(ArgumentError, match="q_offset"):
+        reference.attention(spec, *ONE_ROW, q_offset=np.uint64(2**63))

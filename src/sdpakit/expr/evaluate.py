@@ -26,6 +26,7 @@ from sdpakit.expr.nodes import (
     Unary,
     postorder,
 )
+from sdpakit.expr.plain_index import is_plain_index
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -154,7 +155,7 @@ def _gather(node: Load, values: dict[Expr, Array], environment: Environment) -> 
     picks = []
     for axis, (index, size) in enumerate(zip(node.indices, table.shape, strict=True)):
         pick = values[index]
-        if size == 1 and isinstance(index, Index):
+        if size == 1 and is_plain_index(index):
             pick = np.zeros_like(pick)
         # NumPy would take a negative index from the end.
         elif pick.size and (pick.min() < 0 or pick.max() >= size):

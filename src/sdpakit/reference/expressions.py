@@ -26,7 +26,8 @@ from sdpakit.expr.nodes import (
     Unary,
     postorder,
 )
-from sdpakit.reference.operands import Array, as_accum
+from sdpakit.expr.plain_index import is_plain_index
+from sdpakit.reference.operands import Array, as_accum, checked_integer, checked_number
 
 UNARY: dict[str, Callable[[Any], Any]] = {
     "neg": np.negative,
@@ -154,7 +155,9 @@ def _scalar(node: Scalar, scope: Scope) -> Any:
         return scope.logit
     if node is POSITION:  # left open: equal lengths, where the position is the row (MASK-2)
         return scope.indices["q"]
-    return param(scope, node.name)
+    value = param(scope, node.name)
+    check = checked_integer if node.kind == "int" else checked_number
+    return check(f"params[{node.name!r}]", value)
 
 
 def _index(node: Index, scope: Scope) -> Any:
@@ -174,11 +177,11 @@ def _index(node: Index, scope: Scope) -> Any:
 def table_indices(
     node: Load, shape: tuple[int, ...], values: Mapping[Expr, Any]
 ) -> tuple[Any, ...]:
-    """Return the indices of a load; an axis of size 1 broadcasts under a plain `Index`."""
+    """Return the indices of a load; an axis of size 1 broadcasts under a plain index."""
     picked: list[Any] = []
     for size, index in zip(shape, node.indices, strict=True):
         at = values[index]
-        if size == 1 and isinstance(index, Index):
+        if size == 1 and is_plain_index(index):
             at = np.zeros_like(at)
         if (np.asarray(at) < 0).any() or (np.asarray(at) >= size).any():
             raise ArgumentError(

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sdpakit.expr.nodes import Index, Load
 from sdpakit.masks import Alibi
-from sdpakit.reference.expressions import Scope, evaluate, param
+from sdpakit.reference.expressions import Scope, evaluate
 from sdpakit.reference.masks import offset, visible
-from sdpakit.reference.operands import Array, Operands, accum_dtype, as_accum
+from sdpakit.reference.operands import Array, Operands, accum_dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +111,8 @@ def _user_logits(ops: Operands, b: int, x: Array) -> Array:
         return x
     scope = scope_of(ops, b, x)
     if isinstance(logits, Alibi):
-        slopes = as_accum(param(scope, logits.slopes), scope.accum)[:, None, None]
+        node = Load(logits.slopes, logits.dtype, (Index("h"),))
+        slopes = evaluate(node, scope)[node]
         p = scope.indices["q"] + offset(logits.align, scope)
         return np.asarray(x + slopes * (scope.indices["k"] - p))
     return np.broadcast_to(evaluate(logits, scope)[logits], x.shape)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sdpakit.errors import ArgumentError, format_error
+from sdpakit.expr.nodes import Index, Load
 from sdpakit.masks import (
     And,
     Causal,
@@ -21,8 +22,8 @@ from sdpakit.masks import (
     Prefix,
     Window,
 )
-from sdpakit.reference.expressions import Scope, evaluate, param
-from sdpakit.reference.operands import Array
+from sdpakit.reference.expressions import Scope, evaluate
+from sdpakit.reference.operands import Array, checked_integer
 
 
 def offset(align: str | None, scope: Scope) -> Any:
@@ -103,22 +104,31 @@ def _window(mask: Window, scope: Scope) -> Any:
     p, j = scope.indices["q"] + offset(mask.align, scope), scope.indices["k"]
     inside = np.ones(np.broadcast_shapes(np.shape(p), np.shape(j)), dtype=bool)
     if mask.left is not None:
-        inside &= j >= p - int(mask.left)
+        inside &= j >= p - checked_integer("Window: left", mask.left)
     if mask.right is not None:
-        inside &= j <= p + int(mask.right)
+        inside &= j <= p + checked_integer("Window: right", mask.right)
     return inside
 
 
 def _prefix(mask: Prefix, scope: Scope) -> Any:
     if not isinstance(mask.length, str):
-        return scope.indices["k"] < int(mask.length)
-    lengths = np.asarray(param(scope, mask.length))
-    return scope.indices["k"] < lengths[scope.indices["b"] if lengths.shape[0] > 1 else 0]
+        return scope.indices["k"] < checked_integer("Prefix: length", mask.length)
+    lengths = _element(mask.length, mask.dtype, ("b",), scope)
+    if (lengths < 0).any():
+        raise ArgumentError(
+            format_error(
+                f"params[{mask.length!r}]",
+                got=f"a prefix of length {lengths.min()}",
+                allowed="lengths >= 0",
+                fix="give the number of keys of each batch entry, 0 for none",
+            )
+        )
+    return scope.indices["k"] < lengths
 
 
 def _dilated(mask: Dilated, scope: Scope) -> Any:
     p = scope.indices["q"] + offset(mask.align, scope)
-    return (p - scope.indices["k"]) % int(mask.step) == 0
+    return (p - scope.indices["k"]) % checked_integer("Dilated: step", mask.step) == 0
 
 
 def _predicate(mask: Predicate, scope: Scope) -> Any:
@@ -127,12 +137,14 @@ def _predicate(mask: Predicate, scope: Scope) -> Any:
 
 def _documents(mask: Document, scope: Scope) -> Any:
     """Compare the id of the row with the id of the key; the order of ids has no meaning."""
-    row_ids = np.asarray(param(scope, mask.ids))
-    key_ids = np.asarray(param(scope, mask.kv_ids or mask.ids))
-    b = scope.indices["b"]
-    row = row_ids[b if row_ids.shape[0] > 1 else 0][scope.indices["q"]]
-    key = key_ids[b if key_ids.shape[0] > 1 else 0][scope.indices["k"]]
+    row = _element(mask.ids, mask.dtype, ("b", "q"), scope)
+    key = _element(mask.kv_ids or mask.ids, mask.dtype, ("b", "k"), scope)
     return row == key
+
+
+def _element(table: str, dtype: str, indices: tuple[str, ...], scope: Scope) -> Any:
+    node = Load(table, dtype, tuple(Index(name) for name in indices))
+    return evaluate(node, scope)[node]
 
 
 def _dense(dense: Array | None) -> Array:

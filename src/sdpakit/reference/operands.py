@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -202,8 +203,42 @@ def _lengths(name: str, value: Any, batch: int, longest: int) -> Array:
     return lengths.astype(np.int64)
 
 
+def checked_integer(name: str, value: Any) -> int:
+    """Return a run-time int, or raise where sums of such with indices could leave 64 bits."""
+    found = operator.index(value) if hasattr(value, "__index__") else None
+    if found is None or abs(found) >= 2**62:
+        raise ArgumentError(
+            format_error(
+                name,
+                got=type(value).__name__ if found is None else found,
+                allowed="an integer below 2**62 in magnitude (EXPR-1)",
+                fix="give a smaller integer",
+            )
+        )
+    return found
+
+
+def checked_number(name: str, value: Any) -> float:
+    """Return a run-time float, or raise where float64 does not hold it."""
+    try:
+        return float(value)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            format_error(
+                name,
+                got=type(value).__name__,
+                allowed="one real number that float64 holds",
+                fix="pass such a number",
+            )
+        ) from error
+
+
 def _offsets(value: Any, batch: int) -> Array:
-    return _broadcast("q_offset", _kind("q_offset", value, "iu").astype(np.int64), (batch,))
+    offsets = _broadcast("q_offset", _kind("q_offset", value, "iu"), (batch,))
+    if offsets.size:
+        for bound in (offsets.min(), offsets.max()):
+            checked_integer("q_offset", bound)
+    return offsets.astype(np.int64)
 
 
 def _exact(name: str, array: Array, shape: tuple[int, ...]) -> Array:
