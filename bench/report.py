@@ -19,6 +19,7 @@ from bench.results import (
     best_peer,
     describe_goal,
 )
+from bench.timing import ENOUGH_QUIET
 
 _UNITS = {"fma": "GF/s", "read": "GB/s"}
 _VERDICTS = {True: "[green]met[/]", False: "[red]below[/]", None: "[yellow]no figure[/]"}
@@ -81,7 +82,7 @@ def _table(document: Document, peers: list[str]) -> Table:
     threads = document["threads"]
     table = Table(
         title=f"{threads} thread{'s' if threads > 1 else ''}, {document['clock']}; "
-        "a peer's figure is its rate, then how many times faster ours is"
+        "a peer's figure is its rate, then how many times faster ours is; ~ disturbed"
     )
     table.add_column("case", no_wrap=True)
     for name in ("ceiling", OURS, "share", *peers, "best peer"):
@@ -110,6 +111,12 @@ def _row(entry: ResultRecord, peers: list[str]) -> list[str]:
     ]
 
 
+def _mark(record: TargetRecord) -> str:
+    """Return `~` where a neighbour disturbed so many samples that all had to count."""
+    wanted = min(ENOUGH_QUIET, len(record["samples"]))
+    return "" if record["calm_samples"] >= wanted else "~"
+
+
 def _rate(rate: float | None) -> str:
     return "noisy" if rate is None else f"{rate / 1e9:.1f}"
 
@@ -124,7 +131,7 @@ def _cell(record: TargetRecord | None) -> str:
     if record["status"] != "ok":
         return "" if record["status"] == "unsupported" else record["status"]
     ratio = f" ({_faster(record)})" if record["is_peer"] and record["ours_faster"] else ""
-    return _rate(record["rate"]) + ratio
+    return _mark(record) + _rate(record["rate"]) + ratio
 
 
 def _goal(goal: GoalRecord | None) -> str:

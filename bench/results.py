@@ -39,6 +39,7 @@ class TargetRecord(TypedDict):
     check: dict[str, Any] | None
     seconds: float | None
     rate: float | None
+    calm_samples: int
     share: SpreadRecord | None
     ours_faster: SpreadRecord | None
     samples: list[dict[str, Any]]
@@ -272,6 +273,7 @@ def _target(
         else {**asdict(attempt.check), "passed": attempt.check.passed},
         "seconds": typical_seconds(own, plan),
         "rate": None,
+        "calm_samples": len(plan.calm(own)),
         "share": _spread_record(share, work_ratio),
         "ours_faster": _spread_record(faster, 1.0),
         "samples": [asdict(sample) for sample in own],

@@ -1,8 +1,9 @@
 """Interleaved timing: every call in every round, all samples kept.
 
 One thread is judged by the processor time of the whole process, so that helper threads count and
-other processes do not. Several threads are judged by wall time, and only by samples during which
-others hardly used the processor.
+other processes do not, and by samples without a neighbour on the core (`calm.py`) where there are
+enough. Several threads are judged by wall time, and only by samples during which others hardly used
+the processor.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from bench.calm import SLOWDOWN_LIMIT, Probe
 
 # Share of one core that other processes may use before a wall-time sample is set aside.
 FOREIGN_LIMIT = 0.15
@@ -46,6 +49,8 @@ class Sample:
         does not say.
     stolen : float or None
         The same for time that a hypervisor gave to other machines.
+    slowdown : float
+        How many times its best the probe of `calm.py` took, the worse of before and after.
     """
 
     round: int
@@ -54,6 +59,7 @@ class Sample:
     cpu: float
     foreign: float | None
     stolen: float | None
+    slowdown: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +89,29 @@ class Plan:
         """Return the seconds of one call by the clock of the plan."""
         return sample.cpu if self.threads == 1 else sample.wall
 
-    def usable(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Return the samples that count: with several threads, those of quiet moments."""
+    def calm(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Return the samples that nobody disturbed, as far as it shows."""
         if self.threads == 1:
-            return list(samples)
+            return [s for s in samples if s.slowdown <= SLOWDOWN_LIMIT]
         return [s for s in samples if s.foreign is None or s.foreign <= FOREIGN_LIMIT]
 
+    def usable(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Return the samples that count.
+
+        Those that nobody disturbed. With one thread all of them where those are too few: a
+        neighbour slows down what stands side by side alike, though not by the same factor.
+        """
+        calm = self.calm(samples)
+        return list(samples) if self.threads == 1 and len(calm) < self.enough else calm
+
+    @property
+    def enough(self) -> int:
+        """How many undisturbed samples are enough."""
+        return min(ENOUGH_QUIET, self.rounds)
+
     def has_enough(self, samples: Mapping[str, Sequence[Sample]]) -> bool:
-        """Say whether every call has samples that count: as many as were asked for, or a few."""
-        wanted = min(ENOUGH_QUIET, self.rounds)
-        return all(len(self.usable(own)) >= wanted for own in samples.values())
+        """Say whether every call has undisturbed samples: as many as were asked for, or a few."""
+        return all(len(self.calm(own)) >= self.enough for own in samples.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +140,7 @@ def measure(calls: Mapping[str, Callable[[], object]], plan: Plan) -> dict[str, 
     """
     counts = {name: _calibrate(call, plan.sample_seconds) for name, call in calls.items()}
     samples: dict[str, list[Sample]] = {name: [] for name in calls}
-    names = list(calls)
+    names, probe = list(calls), Probe()
     for number in range(PATIENCE * plan.rounds):
         if number >= plan.rounds and plan.has_enough(samples):
             break
@@ -129,7 +148,7 @@ def measure(calls: Mapping[str, Callable[[], object]], plan: Plan) -> dict[str, 
         for name in names[turn:] + names[:turn]:
             count, seconds = counts[name]
             if seconds < SLOW_SECONDS or len(plan.usable(samples[name])) < SLOW_ROUNDS:
-                samples[name].append(_sample(calls[name], count, number))
+                samples[name].append(_sample(calls[name], count, number, probe))
     return samples
 
 
@@ -172,9 +191,15 @@ def paired_ratio(
     Spread or None
         None where no round has a usable sample of both.
     """
-    below = {s.round: plan.seconds(s) for s in plan.usable(denominator)}
-    ratios = [plan.seconds(s) / below[s.round] for s in plan.usable(numerator) if s.round in below]
+    ratios = _ratios(plan.usable(numerator), plan.usable(denominator), plan)
+    if plan.threads == 1 and len(ratios) < plan.enough:  # few rounds in which both were undisturbed
+        ratios = _ratios(numerator, denominator, plan)
     return spread(ratios) if ratios else None
+
+
+def _ratios(above: Sequence[Sample], below: Sequence[Sample], plan: Plan) -> list[float]:
+    seconds = {s.round: plan.seconds(s) for s in below}
+    return [plan.seconds(s) / seconds[s.round] for s in above if s.round in seconds]
 
 
 def _calibrate(call: Callable[[], object], sample_seconds: float) -> tuple[int, float]:
@@ -192,7 +217,8 @@ def _calibrate(call: Callable[[], object], sample_seconds: float) -> tuple[int, 
         count *= 2
 
 
-def _sample(call: Callable[[], object], count: int, number: int) -> Sample:
+def _sample(call: Callable[[], object], count: int, number: int, probe: Probe) -> Sample:
+    slowdown = probe.wait()
     if count > 1:
         call()  # brings back what the call before has pushed out of the caches
     busy, stolen = _machine_seconds()
@@ -200,13 +226,15 @@ def _sample(call: Callable[[], object], count: int, number: int) -> Sample:
     for _ in range(count):
         call()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    slowdown = max(slowdown, probe.slowdown())
     if busy is None or stolen is None:
-        return Sample(number, count, wall / count, cpu / count, None, None)
+        return Sample(number, count, wall / count, cpu / count, None, None, slowdown)
     busy_after, stolen_after = _machine_seconds()
     assert busy_after is not None
     assert stolen_after is not None
     foreign = max(0.0, busy_after - busy - cpu) / wall
-    return Sample(number, count, wall / count, cpu / count, foreign, (stolen_after - stolen) / wall)
+    stolen = (stolen_after - stolen) / wall
+    return Sample(number, count, wall / count, cpu / count, foreign, stolen, slowdown)
 
 
 def _machine_seconds() -> tuple[float | None, float | None]:

@@ -37,7 +37,7 @@ def test_smallest_workloads_run_checked_and_timed():
         for name, record in entry["targets"].items():
             assert (record["status"], record["reason"]) == ("ok", ""), name
             assert record["check"]["passed"]
-            assert len(record["samples"]) == BRIEF.rounds
+            assert len(record["samples"]) >= BRIEF.rounds
             assert record["share"]["median"] > 0
 
 

@@ -1,4 +1,5 @@
 import pytest
+from bench.calm import Probe
 from bench.timing import (
     PATIENCE,
     SLOW_ROUNDS,
@@ -11,8 +12,22 @@ from bench.timing import (
 )
 
 
-def sample(number, cpu, wall=None, foreign=0.0):
-    return Sample(number, 1, cpu if wall is None else wall, cpu, foreign, 0.0)
+class Alone:
+    """A probe that never has company."""
+
+    def wait(self):
+        return 1.0
+
+    slowdown = wait
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch):
+    monkeypatch.setattr("bench.timing.Probe", Alone)
+
+
+def sample(number, cpu, wall=None, foreign=0.0, slowdown=1.0):
+    return Sample(number, 1, cpu if wall is None else wall, cpu, foreign, 0.0, slowdown)
 
 
 def test_spread_is_median_and_quartiles():
@@ -73,3 +88,35 @@ def test_rounds_go_on_while_too_few_samples_are_quiet(monkeypatch):
     samples = measure({"call": lambda: None}, Plan(threads=2, rounds=4, sample_seconds=1e-9))
     assert len(samples["call"]) == 4 * PATIENCE
     assert typical_seconds(samples["call"], Plan(threads=2)) is None
+
+
+def test_samples_with_a_neighbour_on_the_core_do_not_count_where_three_have_none():
+    calm = [sample(n, 1.0) for n in range(3)]
+    disturbed = [sample(n, 2.0, slowdown=1.7) for n in range(3, 9)]
+    assert typical_seconds(calm + disturbed, Plan()) == 1.0
+    assert typical_seconds(calm[:2] + disturbed, Plan()) == 2.0
+
+
+def test_ratios_take_rounds_in_which_neither_was_disturbed():
+    ours = [sample(n, 2.0 if n == 4 else 1.0, slowdown=1.7 if n == 4 else 1.0) for n in range(5)]
+    peer = [sample(n, 4.0 if n == 3 else 2.0, slowdown=1.7 if n == 3 else 1.0) for n in range(5)]
+    assert paired_ratio(peer, ours, Plan()) == spread([2.0] * 3)
+    few = paired_ratio(peer[2:], ours[2:], Plan())  # one round is left: all of them count
+    assert few == spread([2.0, 4.0, 1.0])
+
+
+def test_rounds_go_on_while_neighbours_disturb(monkeypatch):
+    monkeypatch.setattr(Alone, "slowdown", lambda self: 1.7)
+    samples = measure({"call": lambda: None}, Plan(rounds=4, sample_seconds=1e-9))
+    assert len(samples["call"]) == 4 * PATIENCE
+    assert {s.slowdown for s in samples["call"]} == {1.7}
+
+
+def test_the_probe_waits_for_the_core_and_gives_up(monkeypatch):
+    monkeypatch.setattr("bench.calm.WAIT_SECONDS", 0.05)
+    probe = Probe()
+    slowdowns = iter([1.9, 1.6, 1.02])
+    monkeypatch.setattr(probe, "slowdown", lambda: next(slowdowns))
+    assert probe.wait() == 1.02
+    monkeypatch.setattr(probe, "slowdown", lambda: 1.9)
+    assert probe.wait() == 1.9
