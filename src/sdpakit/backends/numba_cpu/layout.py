@@ -40,8 +40,6 @@ class PanelLayout:
         Storage dtypes of the tables [..., q, k] that are staged (transposed) for each tile.
     block_kv_wish : int or None
         Keys a tile; None chooses. Rounded down to a multiple of R.
-    tile : (int, int) or None
-        Register tile (R, NV); None takes that of the ISA.
     """
 
     isa: Isa
@@ -52,7 +50,6 @@ class PanelLayout:
     statistics: bool = False
     dense: tuple[str, ...] = ()
     block_kv_wish: int | None = None
-    tile: tuple[int, int] | None = None
 
     @cached_property
     def element(self) -> Element:
@@ -77,12 +74,12 @@ class PanelLayout:
     @cached_property
     def rows(self) -> int:
         """Rows R of the register tile."""
-        return (self.tile or self.isa.tile())[0]
+        return self.isa.tile()[0]
 
     @cached_property
     def vectors(self) -> int:
         """Vectors NV of a panel."""
-        return (self.tile or self.isa.tile())[1]
+        return self.isa.tile()[1]
 
     @cached_property
     def width(self) -> int:
