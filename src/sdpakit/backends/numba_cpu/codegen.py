@@ -158,9 +158,8 @@ def compile_ir(text: str, isa: Isa) -> KernelModule:
         if found is not None:
             return found
         building = _BUILDING.setdefault(key, threading.Lock())
-    with (
-        building
-    ):  # several threads that want the same kernel compile it once, others are not held up
+    # Several threads that want the same kernel compile it once, and hold no others up.
+    with building:
         with _LOCK:
             found = _LOADED.get(key)
         if found is None:
