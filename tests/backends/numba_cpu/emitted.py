@@ -10,9 +10,10 @@ from llvmlite import ir
 from sdpakit.backends.base import Call
 from sdpakit.backends.numba_cpu import context
 from sdpakit.backends.numba_cpu.codegen import compile_ir
+from sdpakit.backends.numba_cpu.functions import new_function
 from sdpakit.backends.numba_cpu.isa import select_isa
 from sdpakit.backends.numba_cpu.lower_expr import Walker
-from sdpakit.backends.numba_cpu.lower_ranges import emit_ranges, new_function
+from sdpakit.backends.numba_cpu.lower_ranges import emit_ranges
 from sdpakit.backends.numba_cpu.vector import Lanes, VectorEmitter
 from sdpakit.expr.nodes import Binary, Const, Dot, Expr, Scalar
 from sdpakit.ir.program import Program
@@ -75,7 +76,7 @@ class Emitted:
         e = VectorEmitter(b, self.isa, self.element)
         rows = e.iadd(e.splat(q), e.lane_ids(64))
         rows = e.resize_int(e.imin(rows, e.splat(last)), self.int_bits)
-        lanes = Lanes(e, 0, rows, j, batch, head, ctx, self.int_bits, lambda n: None)
+        lanes = Lanes(e, rows, j, batch, head, ctx, self.int_bits, lambda n: None)
         value = Walker(self.layout, lanes, e.load(dot)).evaluate_vector(self.root)
         if self.root.type == "bool":
             value = e.to_int(value, 8)

@@ -8,11 +8,10 @@ from typing import Any
 from llvmlite import ir
 
 from sdpakit.backends.numba_cpu import abi
-from sdpakit.backends.numba_cpu.irtypes import I64
+from sdpakit.backends.numba_cpu.functions import new_function
+from sdpakit.backends.numba_cpu.irtypes import Value
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
-
-Value = Any
 
 STEP_ARGUMENTS = (
     *("ctx", "kt", "vt", "n", "j0", "flags", "qt", "ot", "p", "st"),
@@ -20,23 +19,13 @@ STEP_ARGUMENTS = (
 )
 
 
-def declare_step(module: Any, name: str = "step") -> Any:
-    """Return the declared function `step` of a module."""
-    kind = ir.FunctionType(ir.VoidType(), [I64] * len(STEP_ARGUMENTS))
-    function = ir.Function(module, kind, name)
-    function.attributes.add("nounwind")
-    for argument, text in zip(function.args, STEP_ARGUMENTS, strict=True):
-        argument.name = text
-    return function
-
-
 class PanelFrame:
     """Arguments and derived numbers of one step.
 
     Parameters
     ----------
-    function : llvmlite.ir.Function
-        From `declare_step`; gets its entry block here.
+    module : llvmlite.ir.Module
+        Where the function `step` goes, which is made here.
     layout : PanelLayout
         Sizes.
 
@@ -55,11 +44,11 @@ class PanelFrame:
         Rows that a pass over weights takes at a time; divides R.
     """
 
-    def __init__(self, function: Any, layout: PanelLayout) -> None:
-        block = function.append_basic_block("entry")
+    def __init__(self, module: Any, layout: PanelLayout) -> None:
+        b = new_function(module, "step", STEP_ARGUMENTS, result=ir.VoidType())
         self.layout = layout
-        self.e = e = VectorEmitter(ir.IRBuilder(block), layout.isa, layout.element)
-        self.arg: dict[str, Value] = dict(zip(STEP_ARGUMENTS, function.args, strict=True))
+        self.e = e = VectorEmitter(b, layout.isa, layout.element)
+        self.arg: dict[str, Value] = dict(zip(STEP_ARGUMENTS, b.function.args, strict=True))
         self.unroll = 2
         self.first = e.b.lshr(self.arg["flags"], e.c(abi.FLAG_FIRST_SHIFT), name="first")
         self.arg["kt"] = e.iadd(self.arg["kt"], e.imul(self.first, e.c(layout.k_row_bytes)))

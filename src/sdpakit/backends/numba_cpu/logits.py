@@ -6,13 +6,12 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sdpakit.backends.numba_cpu import staging
 from sdpakit.backends.numba_cpu.frame import PanelFrame
+from sdpakit.backends.numba_cpu.irtypes import Value
 from sdpakit.backends.numba_cpu.vector import Lanes
 
-Value = Any
 LogitFn = Callable[[Lanes, Value], Value]
 MaskFn = Callable[[Lanes], Value]
 
@@ -140,4 +139,4 @@ class LogitPhase:
             tile = e.offset(arg["p"], (k + 1) * frame.layout.tile_bytes)
             return staging.read(e, self.pairs.staged[k], frame.vector(frame.row(tile, i), v))
 
-        return Lanes(e, v, q, j, arg["b"], arg["h"], arg["ctx"], self.pairs.int_bits, dense)
+        return Lanes(e, q, j, arg["b"], arg["h"], arg["ctx"], self.pairs.int_bits, dense)

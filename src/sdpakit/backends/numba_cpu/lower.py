@@ -16,11 +16,12 @@ from llvmlite import ir
 from sdpakit.backends.base import Artifact, Options
 from sdpakit.backends.numba_cpu.codegen import compile_ir
 from sdpakit.backends.numba_cpu.context import ContextLayout
-from sdpakit.backends.numba_cpu.irtypes import I64
+from sdpakit.backends.numba_cpu.functions import new_function
+from sdpakit.backends.numba_cpu.irtypes import I64, Value
 from sdpakit.backends.numba_cpu.isa import Isa, select_isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.lower_expr import Walker, staged_loads
-from sdpakit.backends.numba_cpu.lower_ranges import emit_ranges, new_function
+from sdpakit.backends.numba_cpu.lower_ranges import emit_ranges
 from sdpakit.backends.numba_cpu.module import emit_module
 from sdpakit.backends.numba_cpu.staging import Staged
 from sdpakit.backends.numba_cpu.vector import Lanes, VectorEmitter
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from sdpakit.expr.nodes import Load
     from sdpakit.ir.program import Program
 
-Value = Any
 NAME = "numba_cpu"
 
 # Each staged table takes a tile of scratch as large as the weights; more are read lane by lane.
@@ -175,7 +175,7 @@ def _staged(plan: Plan, context: ContextLayout, load: Load) -> Staged:
 
 def _head(e: VectorEmitter, ctx: Value, b: Value, h: Value) -> Lanes:
     """Return pairs of which only batch entry and head exist."""
-    return Lanes(e, 0, None, None, b, h, ctx, 64, _nothing_staged)
+    return Lanes(e, None, None, b, h, ctx, 64, _nothing_staged)
 
 
 def _emit_sink(module: Any, plan: Plan, context: ContextLayout) -> None:

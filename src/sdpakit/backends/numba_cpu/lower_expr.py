@@ -9,11 +9,12 @@ integers fit their lanes (`sdpakit.passes.integers`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
 from sdpakit.backends.numba_cpu.context import BATCH_SLOTS, ContextLayout
+from sdpakit.backends.numba_cpu.irtypes import Value
 from sdpakit.errors import LoweringError
 from sdpakit.expr.nodes import (
     Binary,
@@ -30,8 +31,6 @@ from sdpakit.expr.nodes import (
 
 if TYPE_CHECKING:
     from sdpakit.backends.numba_cpu.vector import Lanes
-
-Value = Any  # a value of llvmlite, which carries no types
 
 _FLOAT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "min": "min", "max": "max"}
 _INT_BINARY = {

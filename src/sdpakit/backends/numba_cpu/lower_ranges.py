@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from llvmlite import ir
 
 from sdpakit.backends.numba_cpu.context import BATCH_SLOTS, ContextLayout
-from sdpakit.backends.numba_cpu.irtypes import I64, constant
+from sdpakit.backends.numba_cpu.functions import new_function
+from sdpakit.backends.numba_cpu.irtypes import I64, Value, constant
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 from sdpakit.expr.nodes import Load
 from sdpakit.passes.classify import key_ranges, tile_class
@@ -25,26 +26,12 @@ if TYPE_CHECKING:
     from sdpakit.backends.numba_cpu.isa import Isa
     from sdpakit.ir.program import Program
 
-Value = Any
-
 # A box of more elements than this is not read; the bounds of the whole table answer for it. That
 # is enough for a tile of a dense mask, and far less work than the products of the tile.
 LARGEST_SCAN = 8192
 
 _BLOCK = 16  # booleans that are read together
 _BYTES = ir.VectorType(ir.IntType(8), _BLOCK)
-
-
-def new_function(module: Any, name: str, arguments: Sequence[str], *, private: bool = False) -> Any:
-    """Return an IRBuilder at the entry of a new function of int64 arguments and result."""
-    kind = ir.FunctionType(I64, [I64] * len(arguments))
-    function = ir.Function(module, kind, name)
-    function.attributes.add("nounwind")
-    if private:
-        function.linkage = "internal"
-    for argument, text in zip(function.args, arguments, strict=True):
-        argument.name = text
-    return ir.IRBuilder(function.append_basic_block("entry"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +101,6 @@ class LlvmOps:
     def either(self, a: Value, b: Value) -> Value:
         """Return a or b."""
         return self.e.or_(a, b)
-
-    def negate(self, a: Value) -> Value:
-        """Return not a."""
-        return self.e.not_(a)
 
     def scalar(self, name: str) -> Value:
         """Return the run-time scalar."""

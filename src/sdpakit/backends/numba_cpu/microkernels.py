@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from sdpakit.backends.numba_cpu.irtypes import Value
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
-Value = Any
 Body = Callable[[Value, list[Value]], list[Value]]
 
 # Multiply-adds of one vector between two jumps. More only makes the code longer.

@@ -8,14 +8,10 @@ from typing import Any
 from llvmlite import ir
 
 from sdpakit.backends.numba_cpu import packing
-from sdpakit.backends.numba_cpu.frame import declare_step
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.logits import LogitFn, MaskFn, Pairs
 from sdpakit.backends.numba_cpu.panel import PanelStep
 from sdpakit.backends.numba_cpu.staging import Staged
-
-# Part of the key of cached objects, together with the IR text.
-GENERATOR_VERSION = 1
 
 
 def emit_module(
@@ -50,7 +46,7 @@ def emit_module(
     packing.emit_pack_q(module, layout)
     packing.emit_pack_k(module, layout)
     packing.emit_pack_v(module, layout)
-    PanelStep(declare_step(module), layout, Pairs(logit, mask, int_bits, staged)).emit()
+    PanelStep(module, layout, Pairs(logit, mask, int_bits, staged)).emit()
     packing.emit_unpack_o(module, layout)
     if extend is not None:
         extend(module)

@@ -16,11 +16,10 @@ from typing import Any
 from llvmlite import ir
 
 from sdpakit.backends.numba_cpu import storage, vecmath
-from sdpakit.backends.numba_cpu.irtypes import I64
+from sdpakit.backends.numba_cpu.functions import new_function
+from sdpakit.backends.numba_cpu.irtypes import I64, Value
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
-
-Value = Any
 
 
 def _powers_of_two(count: int) -> list[tuple[int, int]]:
@@ -60,15 +59,10 @@ class Packer:
         returns: bool = False,
     ) -> None:
         result = I64 if returns else ir.VoidType()
-        function = ir.Function(module, ir.FunctionType(result, [I64] * len(arguments)), name)
-        function.attributes.add("nounwind")
-        for value, text in zip(function.args, arguments, strict=True):
-            value.name = text
-        self.arg: dict[str, Value] = dict(zip(arguments, function.args, strict=True))
+        b = new_function(module, name, arguments, result=result)
+        self.arg: dict[str, Value] = dict(zip(arguments, b.function.args, strict=True))
         self.layout = layout
-        self.e = VectorEmitter(
-            ir.IRBuilder(function.append_basic_block("entry")), layout.isa, layout.element
-        )
+        self.e = VectorEmitter(b, layout.isa, layout.element)
 
     # --- memory of the caller ---
 
@@ -260,9 +254,8 @@ def emit_pack_v(module: Any, layout: PanelLayout) -> None:
                 zeros.append(e.mul(x, e.const(0.0)))  # 0 unless x is NaN or inf
                 target = p.at(arg["dst"], (j, size * e.esz))
                 e.store(x, e.offset(target, start + c * e.esz))
-        while (
-            len(zeros) > 1
-        ):  # in a tree: one chain of all groups would take longer than the copies
+        # In a tree: one chain of all groups would take longer than the copies.
+        while len(zeros) > 1:
             zeros = [functools.reduce(e.add, zeros[at : at + 2]) for at in range(0, len(zeros), 2)]
         e.store(e.add(e.load(poison), zeros[0]), poison)
 

@@ -25,13 +25,12 @@ from typing import Any
 
 from sdpakit.backends.numba_cpu import abi
 from sdpakit.backends.numba_cpu.frame import PanelFrame
+from sdpakit.backends.numba_cpu.irtypes import Value
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.logits import LogitPhase, Pairs
 from sdpakit.backends.numba_cpu.microkernels import PvOperands, pv_tile, qk_tile
 from sdpakit.backends.numba_cpu.softmax import SoftmaxPhase
 from sdpakit.backends.numba_cpu.staging import StagingLoop
-
-Value = Any
 
 
 class PanelStep:
@@ -39,17 +38,17 @@ class PanelStep:
 
     Parameters
     ----------
-    function : llvmlite.ir.Function
-        From `frame.declare_step`.
+    module : llvmlite.ir.Module
+        Where it goes.
     layout : PanelLayout
         Sizes.
     pairs : Pairs
         Logit and mask.
     """
 
-    def __init__(self, function: Any, layout: PanelLayout, pairs: Pairs) -> None:
+    def __init__(self, module: Any, layout: PanelLayout, pairs: Pairs) -> None:
         self.layout, self.pairs = layout, pairs
-        self.frame = PanelFrame(function, layout)
+        self.frame = PanelFrame(module, layout)
         self.e = self.frame.e
 
     def emit(self) -> None:

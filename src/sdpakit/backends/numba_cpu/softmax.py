@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from llvmlite import ir
 
 from sdpakit.backends.numba_cpu import vecmath
 from sdpakit.backends.numba_cpu.context import SLOT_SCALE
 from sdpakit.backends.numba_cpu.frame import PanelFrame
-
-Value = Any
+from sdpakit.backends.numba_cpu.irtypes import Value
 
 FAR = -1000.0  # below every t with a non-zero weight; keeps 0 * t finite in the entropy sum
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from llvmlite import ir
 
 from sdpakit.backends.numba_cpu import storage, vecmath
+from sdpakit.backends.numba_cpu.irtypes import Value
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
-Value = Any
 Locate = Callable[[VectorEmitter, Value, Value, Value], tuple[Value, Value, Value]]
 
 

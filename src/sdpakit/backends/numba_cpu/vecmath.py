@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
-from sdpakit.backends.numba_cpu.irtypes import F64, I32, Value, constant, with_lanes_of
+from sdpakit.backends.numba_cpu.functions import declare
+from sdpakit.backends.numba_cpu.irtypes import F64, I32, IrType, Value, constant, with_lanes_of
 
 if TYPE_CHECKING:
     from sdpakit.backends.numba_cpu.vector import VectorEmitter
@@ -79,9 +80,8 @@ class _Format:
         self.magic = 1.5 * 2.0**self.mantissa
         self.ln2_high = 6.93147180369123816490e-01 if double else 6.9314575195e-01
         self.ln2_low = 1.90821492927058770002e-10 if double else 1.4286067653e-06
-        self.exp_terms = (
-            13 if double else 7
-        )  # 0.347**(n+1) / (n+1)! below half a unit in the last place
+        # 0.347**(n+1) / (n+1)! is below half a unit in the last place.
+        self.exp_terms = 13 if double else 7
         self.log_terms = 10 if double else 5  # 0.0295**n / (2n+1), the same
         self.tanh_one = 20.0 if double else 10.0  # tanh rounds to 1 from here on
 
@@ -148,10 +148,8 @@ def _exp2_scalef(e: VectorEmitter, ts: Sequence[Value], kept: Sequence[Value]) -
     ]
 
 
-def _declare(e: VectorEmitter, name: str, arguments: Sequence[Any]) -> Value:
-    full = f"llvm.x86.avx512.mask.{name}.512"
-    found = e.b.module.globals.get(full)
-    return found or ir.Function(e.b.module, ir.FunctionType(e.V, list(arguments)), full)
+def _declare(e: VectorEmitter, name: str, arguments: Sequence[IrType]) -> Value:
+    return declare(e.b.module, f"llvm.x86.avx512.mask.{name}.512", e.V, arguments)
 
 
 def exp2_integer(e: VectorEmitter, n: Value) -> Value:
@@ -174,9 +172,8 @@ def _expm1_parts(e: VectorEmitter, x: Value) -> tuple[Value, Value]:
     f = _FORMATS[e.element]
     magic = constant(x.type, f.magic)
     n = e.sub(e.add(e.mul(x, constant(x.type, 1 / math.log(2))), magic), magic)
-    r = e.sub(
-        x, e.mul(n, constant(x.type, f.ln2_high))
-    )  # exact: the high part has zeros where n has bits
+    # Exact: the high part has zeros where n has bits.
+    r = e.sub(x, e.mul(n, constant(x.type, f.ln2_high)))
     r = e.sub(r, e.mul(n, constant(x.type, f.ln2_low)))
     tail = polynomial(e, r, [1 / math.factorial(k) for k in range(2, f.exp_terms + 1)])
     return n, e.fma(e.mul(r, r), tail, r)
@@ -194,9 +191,8 @@ def exp(e: VectorEmitter, x: Value) -> Value:
     )
     n, q = _expm1_parts(e, clamped)
     magic = constant(x.type, f.magic + f.bias)
-    half = e.floor(
-        e.mul(n, constant(x.type, 0.5))
-    )  # 2**n in two factors: it may be out of range where the result is not
+    # 2**n in two factors: it may be out of range where the result is not.
+    half = e.floor(e.mul(n, constant(x.type, 0.5)))
     scaled = e.mul(e.add(q, constant(x.type, 1.0)), _power_of_two(e, e.add(half, magic)))
     return e.mul(scaled, _power_of_two(e, e.add(e.sub(n, half), magic)))
 

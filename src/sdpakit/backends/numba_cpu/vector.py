@@ -14,6 +14,7 @@ from typing import Any
 from llvmlite import ir
 
 from sdpakit.backends.numba_cpu import storage, vecmath
+from sdpakit.backends.numba_cpu.functions import declare
 from sdpakit.backends.numba_cpu.irtypes import (
     I1,
     I8,
@@ -27,12 +28,6 @@ from sdpakit.backends.numba_cpu.irtypes import (
     with_lanes_of,
 )
 from sdpakit.backends.numba_cpu.isa import Element, Isa
-
-
-def declare(module: Any, name: str, result: IrType, arguments: Sequence[IrType]) -> Value:
-    """Return the function of the module with that name, declared if it was not."""
-    found = module.globals.get(name)
-    return found or ir.Function(module, ir.FunctionType(result, list(arguments)), name)
 
 
 class VectorEmitter:
@@ -85,14 +80,6 @@ class VectorEmitter:
     def iconst(self, number: int, bits: int) -> Value:
         """Return an integer in all lanes."""
         return constant(self.IV(bits), number)
-
-    def true(self) -> Value:
-        """Return <w x i1> of ones."""
-        return self.iconst(1, 1)
-
-    def false(self) -> Value:
-        """Return <w x i1> of zeros."""
-        return self.iconst(0, 1)
 
     def lane_ids(self, bits: int) -> Value:
         """Return 0, 1, ... w-1."""
@@ -398,8 +385,6 @@ class Lanes:
     ----------
     e : VectorEmitter
         Emitter at the right position.
-    v : int
-        Number of the vector in the panel.
     q : <w x i`int_bits`>
         Row index i of each lane; lanes past the last row repeat it, so that table reads stay in
         bounds.
@@ -407,12 +392,13 @@ class Lanes:
         Key index, batch entry, query head.
     ctx : i64
         Address of the context.
+    int_bits : int
+        Width of integer lanes, 32 or 64.
     dense : callable
         `dense(k)` is the value of the k-th staged table at these pairs.
     """
 
     e: VectorEmitter
-    v: int
     q: Value
     j: Value
     b: Value
