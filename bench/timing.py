@@ -226,7 +226,7 @@ def _sample(call: Callable[[], object], count: int, number: int, probe: Probe) -
     for _ in range(count):
         call()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    slowdown = max(slowdown, probe.slowdown())
+    slowdown = max(slowdown, probe.after())
     if busy is None or stolen is None:
         return Sample(number, count, wall / count, cpu / count, None, None, slowdown)
     busy_after, stolen_after = _machine_seconds()
