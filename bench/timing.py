@@ -24,6 +24,9 @@ FOREIGN_LIMIT = 0.15
 SLOW_SECONDS = 1.5
 SLOW_ROUNDS = 3
 
+# Calls up to this long run once before each sample; longer ones warm up on the way.
+WARM_SECONDS = 0.25
+
 # Where too few samples are quiet, rounds go on up to so many times their number.
 PATIENCE = 3
 ENOUGH_QUIET = 3
@@ -148,7 +151,8 @@ def measure(calls: Mapping[str, Callable[[], object]], plan: Plan) -> dict[str, 
         for name in names[turn:] + names[:turn]:
             count, seconds = counts[name]
             if seconds < SLOW_SECONDS or len(plan.usable(samples[name])) < SLOW_ROUNDS:
-                samples[name].append(_sample(calls[name], count, number, probe))
+                warm_up = seconds < WARM_SECONDS
+                samples[name].append(_sample(calls[name], count, number, probe, warm_up=warm_up))
     return samples
 
 
@@ -217,10 +221,12 @@ def _calibrate(call: Callable[[], object], sample_seconds: float) -> tuple[int, 
         count *= 2
 
 
-def _sample(call: Callable[[], object], count: int, number: int, probe: Probe) -> Sample:
+def _sample(
+    call: Callable[[], object], count: int, number: int, probe: Probe, *, warm_up: bool
+) -> Sample:
     slowdown = probe.wait()
-    if count > 1:
-        call()  # brings back what the call before has pushed out of the caches
+    if warm_up:
+        call()  # brings back what others have pushed out of the caches
     busy, stolen = _machine_seconds()
     cpu, wall = time.process_time(), time.perf_counter()
     for _ in range(count):
