@@ -2,7 +2,7 @@
 
 import pytest
 
-from sdpakit.backends.numba_cpu import schedule
+from sdpakit.backends.numba_cpu import abi, schedule
 from sdpakit.backends.numba_cpu.isa import select_isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.schedule import ScratchPlan, Shape, partition, useful_threads
@@ -58,7 +58,7 @@ def test_parts_of_the_scratch_do_not_overlap():
     starts += [plan.panels, plan.size]
     pair = layout.k_tile_bytes + layout.v_tile_bytes
     sizes = [plan.tile_group * pair, 8 * plan.tile_group, layout.p_bytes, layout.staging_bytes]
-    sizes += [layout.row_bytes, 3 * schedule.RANGE_BYTES, 3 * schedule.panel_bytes(layout)]
+    sizes += [layout.row_bytes, 3 * abi.RANGE_BYTES, 3 * schedule.panel_bytes(layout)]
     for start, end, size in zip(starts[:-1], starts[1:], sizes, strict=True):
         assert start % 64 == 0
         assert end - start >= size

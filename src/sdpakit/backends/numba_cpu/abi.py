@@ -1,4 +1,7 @@
-"""Numbers that generated code and its callers agree on."""
+"""Numbers that generated code, the driver and whoever prepares its memory agree on.
+
+The driver repeats them, as it has to stand alone (see there); a test holds the two together.
+"""
 
 from __future__ import annotations
 
@@ -7,3 +10,9 @@ from __future__ import annotations
 FLAG_PARTIAL = 1
 FLAG_NONFINITE_V = 2
 FLAG_FIRST_SHIFT = 8
+
+# Running maxima, and the logits of GENERAL, are kept in a unit of so many log2 units: a power of
+# two, so that nothing is rounded, and large enough that no finite logit overflows (MASK-5).
+M_UNIT = 4
+
+RANGE_BYTES = 32  # maybe_lo, maybe_hi, must_lo, must_hi of a panel, int64 each

@@ -3,12 +3,13 @@
 All sizes, strides and addresses of generated functions come in an int64 descriptor, so this file
 knows no dtype, no head width and no mask, and its compiled form is kept on disk by Numba. An item
 is a range of query rows of a range of query heads that read one kv head. For each item, KV tiles
-are packed once, a group of them at a time, and met by every panel of the item. Tiles lie on an
-absolute grid and a panel starts at a multiple of its width, so neither the partition into items nor
-the groups of tiles ever show in the bits (DET-1).
+are packed once, a group of them at a time, and met by every panel of the item; the first group
+opens the panels, the last one closes them. Tiles lie on an absolute grid and a panel starts at a
+multiple of its width, so neither the partition into items nor the groups of tiles ever show in the
+bits (DET-1).
 
 Numba recompiles when this file changes, and only then: whatever the compiled code depends on
-(offsets, intrinsics) has to stay in this file.
+(offsets, intrinsics, the numbers of `abi`) has to stay in this file.
 """
 
 from __future__ import annotations
@@ -117,12 +118,14 @@ from sdpakit.errors import CacheWarning
     FIELDS,
 ) = range(86)
 
-PARTIAL = 1  # flags of a step; its first row stands above them
+# As in abi.py.
+PARTIAL = 1
+NONFINITE_V = 2
 FIRST_SHIFT = 8
-CACHE_LINE = 64
-RANGE_BYTES = 32  # maybe_lo, maybe_hi, must_lo, must_hi of a panel
+M_UNIT = 4
+RANGE_BYTES = 32
 
-M_UNIT = 4  # log2 units in one unit of m
+CACHE_LINE = 64
 LN2 = math.log(2.0)
 LOG2_E = 1.0 / LN2
 
@@ -160,7 +163,7 @@ def _fetch_add(_typing: Any, address: Any, amount: Any) -> Any:
 
 @intrinsic
 def _prefetch(_typing: Any, address: Any) -> Any:
-    """Ask for the cache line at `address`, which need not be mapped, in the second-level cache."""
+    """Ask for the cache line at `address`, mapped or not, in the second-level cache."""
 
     def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         pointer = ir.IntType(8).as_pointer()
@@ -380,7 +383,7 @@ def _pack_tile(d: int, item: Item, scratch: int, tile: int, n: int, pair: int) -
     _call(_get(d, PACK_K), (k, _get(d, K_J), _get(d, K_D), n, pair))
     staging = scratch + _get(d, STAGING_AT)
     arguments = (v, _get(d, V_J), _get(d, V_D), n, pair + _get(d, V_IN_PAIR), staging)
-    return _call(_get(d, PACK_V), arguments) << 1
+    return _call(_get(d, PACK_V), arguments) * NONFINITE_V
 
 
 @_inner
@@ -415,7 +418,7 @@ def _sink(d: int, b: int, head: int, row: int) -> float:
 
 @_inner
 def _out_factor(d: int, m: float, total: float, sink: float) -> float:
-    """Return 1 / denominator in units of 2^m: sinks join it here, EMPTY-1, SINK-1."""
+    """Return 1 / denominator in units of 2**m, m in log2 units: EMPTY-1, and SINK-1 joins here."""
     if total == 0.0:
         return _float(_get(d, EMPTY_FACTOR))
     if sink == -math.inf:
@@ -521,7 +524,7 @@ def _run_group(d: int, item: Item, scratch: int, start: int, lo: int, hi: int) -
 def _run_item(d: int, number: int, scratch: int) -> None:
     item = _item(d, number)
     lo, hi = _find_all_ranges(d, item, scratch)
-    hi = max(lo, hi)  # where no key is seen, one group without tiles writes the rows
+    hi = max(lo, hi)  # where no key is seen, one group whose tiles nobody meets writes the rows
     start = lo // _get(d, BLOCK_KV) * _get(d, BLOCK_KV)
     while True:
         _run_group(d, item, scratch, start, lo, hi)

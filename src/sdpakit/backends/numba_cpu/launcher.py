@@ -19,7 +19,6 @@ from sdpakit.expr.nodes import Index, postorder
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, Call
 
-LOG2_E = 1.0 / math.log(2.0)
 # A scale within 2**+-SCALE_EXPONENT leaves c = scale * log2(e) a normal number of every element;
 # of any other one a power of two goes into q, which is exact unless q leaves the range of floats.
 SCALE_EXPONENT = 100
@@ -45,7 +44,7 @@ def split_scale(scale: float) -> tuple[float, float]:
     exponent = math.frexp(scale)[1]
     excess = exponent - max(-SCALE_EXPONENT, min(SCALE_EXPONENT, exponent))
     factor = math.copysign(math.ldexp(1.0, excess), scale)
-    return scale / factor * LOG2_E, factor
+    return scale / factor * driver.LOG2_E, factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class Code:
         d[driver.BLOCK_KV] = layout.block_kv
         d[driver.ELEMENT_BYTES] = layout.esz
         d[driver.Q_FACTOR] = float_bits(1.0)
-        d[driver.MAX_FACTOR] = float_bits(4.0 / LOG2_E)
+        d[driver.MAX_FACTOR] = float_bits(driver.M_UNIT / driver.LOG2_E)
         d[driver.EMPTY_FACTOR] = float_bits(math.nan if program.empty_row == "nan" else 0.0)
         for field, name in (
             (driver.BEGIN, "begin"),
@@ -274,5 +273,5 @@ def _fill_scale(d: Ints, scale: float) -> float:
     """Tell the driver the scale of plain logits; return c for the context."""
     c, factor = split_scale(scale)
     d[driver.Q_FACTOR] = float_bits(factor)
-    d[driver.MAX_FACTOR] = float_bits(c / LOG2_E)
+    d[driver.MAX_FACTOR] = float_bits(c / driver.LOG2_E)
     return c

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sdpakit.backends.numba_cpu import staging
+from sdpakit.backends.numba_cpu import abi, staging
 from sdpakit.backends.numba_cpu.frame import PanelFrame
 from sdpakit.backends.numba_cpu.irtypes import Value
 from sdpakit.backends.numba_cpu.vector import Lanes
@@ -15,7 +15,7 @@ from sdpakit.backends.numba_cpu.vector import Lanes
 LogitFn = Callable[[Lanes, Value], Value]
 MaskFn = Callable[[Lanes], Value]
 
-QUARTER = math.log2(math.e) / 4  # natural units -> quarters of log2 units (MASK-5, see panel.py)
+NATURAL = math.log2(math.e) / abi.M_UNIT  # a natural unit in units of m
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class LogitPhase:
         """Emit logit and mask of one vector and return what was stored."""
         e, value = self.e, self.e.load(address)
         if self.pairs.logit is not None:
-            value = e.mul(self.pairs.logit(lanes, value), e.const(QUARTER))
+            value = e.mul(self.pairs.logit(lanes, value), e.const(NATURAL))
         if masked and self.pairs.mask is not None:
             value = e.select(self.pairs.mask(lanes), value, e.const(-math.inf))
         e.store(value, address)

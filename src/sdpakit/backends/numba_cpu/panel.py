@@ -10,10 +10,10 @@ Phases, each a loop over the rows (keys) of the tile:
 4. exp     P = 2**(logit - m), row sums
 5. pv      O = O * alpha + V^T P in register tiles
 
-m is kept in quarters of log2 units, as a multiple of 1/4, so that finite logits up to the largest
-float stay finite (MASK-5). Two arithmetics make t, the logit in log2 units relative to m. FAST, for
-logits scale * dot: t = fma(S, c, -4 * m) with c = |scale| * log2(e). GENERAL, for logits x that an
-expression makes: t = (x * log2(e) / 4 - m) * 4.
+m is stored in a unit of four log2 units (`abi.M_UNIT`), so as a multiple of 1/4, and finite logits
+up to the largest float stay finite (MASK-5). Two arithmetics make t, the logit in log2 units
+relative to m. FAST, for logits scale * dot: t = fma(S, c, -4 * m) with c = |scale| * log2(e).
+GENERAL, for logits x that an expression makes: t = (x * log2(e) / 4 - m) * 4.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sdpakit.backends.numba_cpu import abi
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 
 # Panels of one item share each packed tile of K and V: with two thousand rows packing takes 1 % of
@@ -18,7 +19,6 @@ TILE_GROUP_BYTES = 256 * 1024
 ITEMS_PER_THREAD = 4  # the last items are unequal: with so many, a thread waits for a small part
 MIN_ITEM_PANELS = 4  # fewer would pack K and V more often than it helps the balance
 SERIAL_FLOPS = 10_000_000  # about 0.2 ms of one core: waking a thread costs a tenth of it
-RANGE_BYTES = 32  # four int64 for each panel, see `driver.RANGE_BYTES`
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class ScratchPlan:
             layout.p_bytes,
             layout.staging_bytes,
             layout.row_bytes,
-            panels * RANGE_BYTES,
+            panels * abi.RANGE_BYTES,
             panels * panel_bytes(layout),
         )
         offsets = [0]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from sdpakit.backends.numba_cpu import vecmath
+from sdpakit.backends.numba_cpu import abi, vecmath
 from sdpakit.backends.numba_cpu.context import SLOT_SCALE
 from sdpakit.backends.numba_cpu.frame import PanelFrame
 from sdpakit.backends.numba_cpu.irtypes import Value
@@ -24,8 +24,7 @@ class SoftmaxPhase:
     frame : PanelFrame
         The step.
     general : bool
-        Whether logits are in quarter units (GENERAL), else raw products that are scaled here
-        (FAST).
+        Whether logits are in units of m (GENERAL), else raw products that are scaled here (FAST).
     has_mask : bool
         Whether a tile may hold masked pairs.
     """
@@ -50,7 +49,7 @@ class SoftmaxPhase:
         for v, column in enumerate(top):
             old = e.load(stat("m", v))
             e.store(e.max_seen(column, e.load(stat("tmax", v))), stat("tmax", v))
-            new = e.max_seen(self._whole(self._in_quarters(column)), old)
+            new = e.max_seen(self._whole(self._in_units_of_m(column)), old)
             e.store(new, stat("m", v))
             base = self._guarded(new)
             alpha = vecmath.exp2_integer(e, self._in_log2(e.sub(old, base)))
@@ -62,23 +61,23 @@ class SoftmaxPhase:
         if self.scale is not None:
             self._prepare_products(self.scale)
 
-    def _in_quarters(self, column: Value) -> Value:
-        """Return a logit in quarter units, in which no finite one overflows (MASK-5)."""
+    def _in_units_of_m(self, column: Value) -> Value:
+        """Return a stored logit in units of m."""
         e = self.e
         if self.scale is None:
             return column
-        return e.mul(column, e.mul(self.scale, e.const(0.25)))
+        return e.mul(column, e.mul(self.scale, e.const(1 / abi.M_UNIT)))
 
     def _in_log2(self, x: Value) -> Value:
-        """Return a difference of maxima in log2 units."""
-        return self.e.mul(x, self.e.const(4.0))
+        """Return a difference of maxima or of logits in log2 units."""
+        return self.e.mul(x, self.e.const(abi.M_UNIT))
 
     def _whole(self, column: Value) -> Value:
-        """Return a maximum rounded up so that differences of maxima are whole powers of two."""
+        """Return a maximum rounded up to a whole number of log2 units."""
         e = self.e
-        rounded = e.mul(e.ceil(e.mul(column, e.const(4.0))), e.const(0.25))
+        rounded = e.mul(e.ceil(e.mul(column, e.const(abi.M_UNIT))), e.const(1 / abi.M_UNIT))
         small = e.b.fcmp_ordered("<", e.abs(column), e.const(2.0 ** (self.mantissa - 2)))
-        return e.select(small, rounded, column)  # larger values are multiples of 1/4 already
+        return e.select(small, rounded, column)  # larger ones are whole already
 
     def _guarded(self, m: Value) -> Value:
         """NUM-2: 0 for a maximum of -inf; NaN for +inf, whose row is NaN (NUM-4)."""
@@ -114,7 +113,7 @@ class SoftmaxPhase:
         limit = e.const(2.0 ** (self.mantissa - 3))
         huge = [b.fcmp_ordered(">=", e.abs(base), limit) for base in self.base]
         self.factor = [e.select(h, e.const(1.0), scale) for h in huge]
-        offsets = [e.mul(base, e.const(-4.0)) for base in self.base]
+        offsets = [e.mul(base, e.const(-abi.M_UNIT)) for base in self.base]
         self.offset = [
             e.select(h, e.const(0.0), offset) for h, offset in zip(huge, offsets, strict=True)
         ]
@@ -131,7 +130,7 @@ class SoftmaxPhase:
             for v, lanes in enumerate(huge):
                 address = frame.vector(frame.weights(i), v)
                 s = e.load(address)
-                t = self._in_log2(e.sub(self._in_quarters(s), self.base[v]))
+                t = self._in_log2(e.sub(self._in_units_of_m(s), self.base[v]))
                 e.store(e.select(lanes, t, s), address)
             return ()
 
