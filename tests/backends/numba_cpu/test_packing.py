@@ -1,5 +1,6 @@
 """Packers: every dtype, ragged sizes, strides; nothing around the rows is read or written."""
 
+import ctypes
 import mmap
 
 import numpy as np
@@ -138,17 +139,27 @@ def test_unaligned_memory(kernels):
         assert np.array_equal(kernel.pack_v(unaligned(v))[0], v.astype(kernel.element))
 
 
+@pytest.mark.skipif(not hasattr(mmap, "PROT_READ"), reason="memory cannot be protected here")
 def test_rows_may_end_where_memory_ends(kernels):
-    """The last row lies against the end of a mapping: a read behind it would end the process."""
+    """The last row lies against a page that nobody may touch: a read there ends the process."""
+    page = mmap.PAGESIZE
+    memory = np.frombuffer(mmap.mmap(-1, 2 * page), np.uint8)
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    assert protect(ctypes.c_void_p(memory.ctypes.data + page), ctypes.c_size_t(page), 0) == 0
     for kernel in kernels:
         layout = kernel.layout
-        for width, pack in [(layout.head_dim, kernel.pack_k), (layout.head_dim, kernel.pack_q)]:
-            page = mmap.mmap(-1, mmap.PAGESIZE)
-            item = NP[layout.dtype].itemsize
-            rows = min(3, layout.width)
-            start = mmap.PAGESIZE - rows * width * item
-            view = np.frombuffer(page, np.uint8)[start:].view(NP[layout.dtype]).reshape(rows, width)
+        dtype = NP[layout.dtype]
+        packers = [
+            (layout.head_dim, kernel.pack_k),
+            (layout.head_dim, kernel.pack_q),
+            (layout.v_head_dim, kernel.pack_v),
+        ]
+        for width, pack in packers:
+            rows = draw((min(3, layout.width), width), layout.dtype)
+            view = memory[page - rows.nbytes : page].view(dtype).reshape(rows.shape)
+            view[...] = rows
             pack(view)
+            pack(view[:, ::-1])
 
 
 HARD_ROUNDINGS = [
