@@ -1,8 +1,11 @@
 """Compilation, its caches, and the choice of the ISA."""
 
 import ctypes
+import errno
+import io
 import os
-import signal
+import subprocess
+import sys
 import threading
 import warnings
 
@@ -94,30 +97,61 @@ def test_a_user_without_a_home_means_no_cache_and_one_warning(cache, monkeypatch
     assert len(seen) == 1
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-def test_a_child_can_compile_whatever_the_parent_was_compiling(cache):
-    """A fork in the middle of a compilation: locks of threads that the child lacks are free."""
-    stop = threading.Event()
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
+def test_what_is_no_regular_file_is_no_entry(cache, kind):
+    """Nor is it waited for: nobody ever writes to the pipe, and the device never ends."""
+    build(34)
+    (entry,) = cache.glob("*.o")
+    entry.unlink()
+    if kind == "pipe":
+        os.mkfifo(entry)
+    elif kind == "device":
+        entry.symlink_to("/dev/zero")
+    else:
+        entry.mkdir()
+    codegen.clear_loaded()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert build(34)[1] == 1
+    assert len(seen) == (kind == "directory")  # which cannot be replaced by a file
+    assert entry.is_dir() or entry.is_file()
 
-    def work():
-        number = 100
-        while not stop.is_set():
-            codegen.compile_ir(text_of(number), select_isa())
-            number += 1
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        for number in range(40, 46):
-            child = os.fork()
-            if child == 0:
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                signal.alarm(20)  # a child that hangs is ended, and fails the test
-                os._exit(0 if build(number)[1] == 1 else 1)
-            assert os.waitpid(child, 0)[1] == 0
-    finally:
-        stop.set()
-        thread.join()
+def test_processes_that_want_the_same_kernel_at_once_all_get_it(cache):
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", COMPILES_THE_SAME, str(cache.parent)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    for child in children:
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    assert [child.communicate()[0] for child in children] == ["35\n"] * 3
+    assert [child.returncode for child in children] == [0] * 3
+    assert [path.suffix for path in cache.iterdir()] == [".o"]
+    assert build(35)[1] == 0
+
+
+COMPILES_THE_SAME = """
+import ctypes, os, sys, warnings
+warnings.simplefilter("error")
+os.environ["SDPAKIT_CACHE_DIR"] = sys.argv[1]
+from sdpakit.backends.numba_cpu import codegen
+from sdpakit.backends.numba_cpu.isa import select_isa
+isa = select_isa()
+print("ready", flush=True)
+sys.stdin.readline()
+text = "define i64 @answer() {\\nentry:\\n  ret i64 35\\n}\\n"
+code = codegen.compile_ir(text, isa)
+print(ctypes.CFUNCTYPE(ctypes.c_int64)(code.address("answer"))())
+"""
 
 
 def test_no_half_written_entries_stay(cache):
@@ -137,13 +171,26 @@ def test_a_directory_that_cannot_be_made_means_no_cache_and_one_warning(cache, m
         assert build(6)[1] == 1
 
 
-def test_a_full_disk_means_no_cache_and_one_warning(cache, monkeypatch):
+@pytest.mark.parametrize("stage", ["create", "write", "replace"])
+def test_a_full_disk_means_no_cache_and_one_warning(cache, monkeypatch, stage):
     def full(*args, **kwargs):
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(objectcache.tempfile, "NamedTemporaryFile", full)
-    with pytest.warns(CacheWarning, match="No space left"):
-        assert build(7)[1] == 1
+    class FullFile(io.FileIO):
+        write = full
+
+    def nearly_full(**kwargs):
+        return FullFile(cache / "partial", "w")
+
+    if stage == "replace":
+        monkeypatch.setattr(objectcache.Path, "replace", full)
+    else:
+        found = full if stage == "create" else nearly_full
+        monkeypatch.setattr(objectcache.tempfile, "NamedTemporaryFile", found)
+    with pytest.warns(CacheWarning, match="No space left") as seen:
+        assert [build(number)[1] for number in (7, 8)] == [1, 1]
+    assert len(seen) == 1
+    assert list(cache.iterdir()) == []
 
 
 def test_the_cache_can_be_switched_off(cache, monkeypatch):

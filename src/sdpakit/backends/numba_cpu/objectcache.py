@@ -1,9 +1,9 @@
 """Object code on disk, never a reason to fail.
 
 Entries are checked when read and replaced as a whole when written. An entry is a header with the
-digest of its content, then the content. A directory that cannot be written and a full disk mean "no
-cache", with one `CacheWarning` a process; an entry that does not match its digest is treated as
-missing.
+digest of its key and its content, then the content. No home, a directory that cannot be written and
+a full disk mean "no cache", with one `CacheWarning` a process; what does not match its digest, and
+what is no regular file, is treated as missing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import sys
 import tempfile
 import warnings
@@ -76,13 +77,26 @@ def _header(key: str, content: bytes) -> bytes:
     return _MAGIC + hashlib.sha256(key.encode() + b"\0" + content).digest()
 
 
+def _regular_bytes(path: Path) -> bytes:
+    """Return the bytes of a file, none if it is a pipe, a device or a directory."""
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(path, flags)  # without O_NONBLOCK a pipe that nobody writes to would block
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return b""
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
+
+
 def read(key: str) -> bytes | None:
     """Return the content of an entry, None if it is missing or damaged."""
     place = _usable_directory()
     if place is None:
         return None
     try:
-        data = (place / f"{key}.o").read_bytes()
+        data = _regular_bytes(place / f"{key}.o")
     except FileNotFoundError:
         return None
     except OSError as error:
