@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from sdpakit.backends.base import Availability, Capabilities, Options
+from sdpakit.backends.numba_cpu.forks import LLVM_LOCK
 from sdpakit.dtypes import FLOATS
 from sdpakit.spec import OUTPUTS
 
@@ -59,13 +60,15 @@ class NumbaCpuBackend:
 
     def lower(self, program: Program, options: Options) -> Artifact:
         """Return LLVM IR; integers of expressions are 32 bits wide (see `launcher`)."""
-        from sdpakit.backends.numba_cpu.lower import lower
+        with LLVM_LOCK:
+            from sdpakit.backends.numba_cpu.lower import lower
 
         return lower(program, options)
 
     def load(self, artifact: Artifact) -> Launcher:
         """Compile, or take machine code from the disk."""
-        from sdpakit.backends.numba_cpu.launcher import CpuLauncher
+        with LLVM_LOCK:
+            from sdpakit.backends.numba_cpu.launcher import CpuLauncher
 
         return CpuLauncher(artifact)
 

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
-import threading
 from typing import Any
 
 from sdpakit.backends.numba_cpu import objectcache
+from sdpakit.backends.numba_cpu.forks import LLVM_LOCK, computed_once
 from sdpakit.backends.numba_cpu.isa import Isa
 from sdpakit.errors import InternalError
 
 # Part of the key of cached objects: raise it when the pipeline below changes.
 PIPELINE_VERSION = 2
 
-# Around every use of LLVM, whose binding has a lock of its own: a fork waits for this one, so that
-# the child never inherits the other one locked by a thread that it does not have.
-LLVM_LOCK = threading.RLock()
-_LOCK = threading.Lock()
-_LOADED: dict[str, KernelModule] = {}
-_BUILDING: dict[str, threading.Lock] = {}
+_LOADED: dict[str, KernelModule] = {}  # changed under LLVM_LOCK
 _COUNT = 0
 
 
@@ -107,7 +101,7 @@ class KernelModule:
             raise InternalError(f"the kernel module has no function {name!r}")
         return found
 
-    @functools.cached_property
+    @computed_once
     def asm(self) -> str:
         """Assembly text, compiled anew from the IR."""
         with LLVM_LOCK:
@@ -116,9 +110,9 @@ class KernelModule:
 
 
 def _key(text: str, isa: Isa) -> str:
-    import llvmlite
-
     with LLVM_LOCK:
+        import llvmlite
+
         version = ".".join(map(str, _llvm().llvm_version_info))
     parts = (str(PIPELINE_VERSION), llvmlite.__version__, version, isa.cpu, isa.features, text)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -126,10 +120,8 @@ def _key(text: str, isa: Isa) -> str:
 
 def _compile(text: str, isa: Isa) -> bytes:
     global _COUNT
-    with _LOCK:
-        _COUNT += 1
-    with LLVM_LOCK:
-        code: bytes = _emit(text, isa, "emit_object")
+    _COUNT += 1
+    code: bytes = _emit(text, isa, "emit_object")
     return code
 
 
@@ -153,21 +145,11 @@ def compile_ir(text: str, isa: Isa) -> KernelModule:
         What to compile for; must be one that the host runs.
     """
     key = _key(text, isa)
-    with _LOCK:
+    with LLVM_LOCK:  # LLVM itself runs in one thread at a time
         found = _LOADED.get(key)
-        if found is not None:
-            return found
-        building = _BUILDING.setdefault(key, threading.Lock())
-    # Several threads that want the same kernel compile it once, and hold no others up.
-    with building:
-        with _LOCK:
-            found = _LOADED.get(key)
         if found is None:
-            found = _load(text, isa, key)
-            with _LOCK:
-                _LOADED[key] = found
-                _BUILDING.pop(key, None)
-    return found
+            found = _LOADED[key] = _load(text, isa, key)
+        return found
 
 
 def compile_count() -> int:
@@ -177,28 +159,5 @@ def compile_count() -> int:
 
 def clear_loaded() -> None:
     """Forget the modules of this process; those in use stay alive."""
-    with _LOCK:
+    with LLVM_LOCK:
         _LOADED.clear()
-
-
-def _before_fork() -> None:
-    LLVM_LOCK.acquire()
-    _LOCK.acquire()
-
-
-def _after_fork_in_parent() -> None:
-    _LOCK.release()
-    LLVM_LOCK.release()
-
-
-def _after_fork_in_child() -> None:
-    _BUILDING.clear()  # whoever was building is not here
-    _after_fork_in_parent()
-
-
-if hasattr(os, "register_at_fork"):  # where there is no fork, no lock is lost in one
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=_after_fork_in_parent,
-        after_in_child=_after_fork_in_child,
-    )

@@ -8,6 +8,7 @@ import platform
 from dataclasses import dataclass
 from typing import Literal
 
+from sdpakit.backends.numba_cpu.forks import LLVM_LOCK
 from sdpakit.errors import ArgumentError, format_error
 
 Element = Literal["float32", "float64"]
@@ -84,9 +85,10 @@ def _x86_isas(cpu: str, flags: dict[str, bool], features: str) -> dict[str, Isa]
 
 @functools.cache
 def _host_isas() -> dict[str, Isa]:
-    import llvmlite.binding as llvm
+    with LLVM_LOCK:
+        import llvmlite.binding as llvm
 
-    cpu, flags = llvm.get_host_cpu_name(), llvm.get_host_cpu_features()
+        cpu, flags = llvm.get_host_cpu_name(), llvm.get_host_cpu_features()
     machine = platform.machine().lower()
     if machine in ("x86_64", "amd64"):
         return _x86_isas(cpu, dict(flags), flags.flatten())

@@ -13,6 +13,7 @@ import numpy as np
 from sdpakit.backends.numba_cpu import context, driver, pool, schedule
 from sdpakit.backends.numba_cpu.codegen import compile_ir
 from sdpakit.backends.numba_cpu.context import ContextLayout, Ints, address, float_bits
+from sdpakit.backends.numba_cpu.forks import LLVM_LOCK, computed_once
 from sdpakit.backends.numba_cpu.lower import Plan, lower
 from sdpakit.expr.nodes import Index, postorder
 
@@ -117,7 +118,7 @@ class Code:
                 d[field] = statistics + layout.stat_rows.index(name) * layout.row_bytes
         return d
 
-    @functools.cached_property
+    @computed_once
     def reads_head(self) -> bool:
         """Whether logit or mask differ between the query heads of a group."""
         program = self.plan.program
@@ -176,7 +177,8 @@ class CpuLauncher:
 
     def __init__(self, artifact: Artifact) -> None:
         self._artifact = artifact
-        self._worker = driver.worker()
+        with LLVM_LOCK:
+            self._worker = driver.worker()
         self._codes = {artifact.meta["plan"].int_bits: Code(artifact)}
 
     def __call__(self, call: Call) -> None:

@@ -8,8 +8,8 @@ to workers (DET-1).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
+from sdpakit.backends.numba_cpu.forks import computed_once
 from sdpakit.backends.numba_cpu.isa import Element, Isa
 from sdpakit.dtypes import ACCUM_DTYPE, DTYPES
 
@@ -51,47 +51,47 @@ class PanelLayout:
     dense: tuple[str, ...] = ()
     block_kv_wish: int | None = None
 
-    @cached_property
+    @computed_once
     def element(self) -> Element:
         """Compute element (NUM-1)."""
         return "float64" if ACCUM_DTYPE[self.dtype] == "float64" else "float32"
 
-    @cached_property
+    @computed_once
     def esz(self) -> int:
         """Bytes of the compute element."""
         return 8 if self.element == "float64" else 4
 
-    @cached_property
+    @computed_once
     def itemsize(self) -> int:
         """Bytes of a stored element of q, k, v."""
         return DTYPES[self.dtype].itemsize
 
-    @cached_property
+    @computed_once
     def lanes(self) -> int:
         """Lanes w of a vector."""
         return self.isa.lanes(self.element)
 
-    @cached_property
+    @computed_once
     def rows(self) -> int:
         """Rows R of the register tile."""
         return self.isa.tile()[0]
 
-    @cached_property
+    @computed_once
     def vectors(self) -> int:
         """Vectors NV of a panel."""
         return self.isa.tile()[1]
 
-    @cached_property
+    @computed_once
     def width(self) -> int:
         """Queries W of a panel."""
         return self.vectors * self.lanes
 
-    @cached_property
+    @computed_once
     def row_bytes(self) -> int:
         """Bytes of one row of W values."""
         return self.width * self.esz
 
-    @cached_property
+    @computed_once
     def block_kv(self) -> int:
         """Keys Bc of a tile."""
         limit = min(MAX_BLOCK_KV, P_TILE_BYTES // self.row_bytes)
@@ -99,7 +99,7 @@ class PanelLayout:
         wish = self.block_kv_wish or min(limit, KV_TILE_BYTES // key_bytes)
         return max(wish // self.rows, 1) * self.rows
 
-    @cached_property
+    @computed_once
     def k_row_bytes(self) -> int:
         """Stride of packed K rows.
 
@@ -108,12 +108,12 @@ class PanelLayout:
         plain = self.head_dim * self.esz
         return plain + 64 if plain % 1024 == 0 else plain
 
-    @cached_property
+    @computed_once
     def k_tile_bytes(self) -> int:
         """Bytes of one packed K tile."""
         return _round_up(self.block_kv * self.k_row_bytes, 64)
 
-    @cached_property
+    @computed_once
     def v_groups(self) -> tuple[tuple[int, int, int], ...]:
         """Groups (d0, size, byte offset) of packed V, sizes as equal as can be, the larger first.
 
@@ -136,42 +136,42 @@ class PanelLayout:
         """Bytes from one group of this size to the next."""
         return (self.block_kv * size + self.lanes) * self.esz
 
-    @cached_property
+    @computed_once
     def v_tile_bytes(self) -> int:
         """Bytes of one packed V tile."""
         return _round_up(sum(self.v_group_bytes(size) for _, size, _ in self.v_groups), 64)
 
-    @cached_property
+    @computed_once
     def qt_bytes(self) -> int:
         """Bytes of the packed queries [D][W] of a panel."""
         return _round_up(self.head_dim * self.row_bytes, 64)
 
-    @cached_property
+    @computed_once
     def ot_bytes(self) -> int:
         """Bytes of the accumulator [Dv][W] of a panel."""
         return _round_up(self.v_head_dim * self.row_bytes, 64)
 
-    @cached_property
+    @computed_once
     def tile_bytes(self) -> int:
         """Bytes of one tile [Bc + R][W] of weights or of a staged table."""
         return _round_up((self.block_kv + self.rows) * self.row_bytes, 64)
 
-    @cached_property
+    @computed_once
     def p_bytes(self) -> int:
         """Bytes of the scratch `p` of a worker: the weights, then the staged tables."""
         return self.tile_bytes * (1 + len(self.dense))
 
-    @cached_property
+    @computed_once
     def stat_rows(self) -> tuple[str, ...]:
         """Names of the rows of `st`, each W values."""
         return ("m", "l", "tmax", "alpha", *(("e1", "p2") if self.statistics else ()))
 
-    @cached_property
+    @computed_once
     def st_bytes(self) -> int:
         """Bytes of the statistics of a panel."""
         return _round_up(len(self.stat_rows) * self.row_bytes, 64)
 
-    @cached_property
+    @computed_once
     def staging_bytes(self) -> int:
         """Bytes of the scratch of `pack_v`: one row of V as compute elements."""
         return _round_up(max(self.v_head_dim, 1) * self.esz, 64)
