@@ -52,22 +52,18 @@ class Plan:
         Width of integers in vector code.
     staged : tuple of Load
         Dense tables that the panel step transposes for itself.
+    is_fast : bool
+        Whether a logit is scale * dot and nothing else.
+    has_mask : bool
+        Whether some pair may be masked.
     """
 
     program: Program
     layout: PanelLayout
     int_bits: int
     staged: tuple[Load, ...]
-
-    @property
-    def is_fast(self) -> bool:
-        """Whether a logit is scale * dot and nothing else."""
-        return self.program.schedule is not None and self.program.schedule.plain_logits
-
-    @property
-    def has_mask(self) -> bool:
-        """Whether some pair may be masked."""
-        return self.program.schedule is None or self.program.schedule.needs_mask
+    is_fast: bool
+    has_mask: bool
 
     @classmethod
     def of(cls, program: Program, options: Options, int_bits: int) -> Plan:
@@ -77,7 +73,11 @@ class Plan:
         ------
         ArgumentError
             If the host cannot run the ISA that the options name.
+        LoweringError
+            If the passes have not run on the program.
         """
+        if program.schedule is None:
+            raise LoweringError("numba_cpu was given a program without a schedule")
         loads = (*staged_loads(program.logit), *staged_loads(program.mask))
         staged = tuple(dict.fromkeys(loads))[:MAX_STAGED]
         layout = PanelLayout(
@@ -90,7 +90,14 @@ class Plan:
             dense=tuple(load.dtype for load in staged),
             block_kv_wish=options.get("block_kv"),
         )
-        return cls(program, layout, int_bits, staged)
+        return cls(
+            program=program,
+            layout=layout,
+            int_bits=int_bits,
+            staged=staged,
+            is_fast=program.schedule.plain_logits,
+            has_mask=program.schedule.needs_mask,
+        )
 
 
 class Stages(Mapping[str, str | bytes]):
@@ -129,8 +136,6 @@ def lower(program: Program, options: Options, int_bits: int = 32) -> Artifact:
     Artifact
         Stages "ir" (the program), "llvm", "asm"; `meta` holds the `Plan` as "plan".
     """
-    if program.schedule is None:
-        raise LoweringError("numba_cpu was given a program without a schedule")
     plan = Plan.of(program, options, int_bits)
     text = to_text(program)
     llvm = _module_text(plan, text)
