@@ -17,7 +17,6 @@ from sdpakit.expr.names import LOGIT, POSITION
 from sdpakit.expr.nodes import (
     Binary,
     Const,
-    Dot,
     Expr,
     Index,
     Load,
@@ -72,8 +71,6 @@ class Scope:
         accum_dtype: float tables enter in it.
     logit : array or None
         Value of the placeholder, in a logit expression.
-    dot : array or None
-        Value of `Dot()`.
     real : numpy.dtype
         Floats are computed in it: float64, but for whoever wants to see what rounding does.
     """
@@ -82,7 +79,6 @@ class Scope:
     params: Mapping[str, Any]
     accum: np.dtype[Any]
     logit: Array | None = None
-    dot: Array | None = None
     real: np.dtype[Any] = field(default=np.dtype(np.float64))
 
 
@@ -123,8 +119,6 @@ def _value(node: Expr, values: Mapping[Expr, Any], scope: Scope) -> Any:
             return _scalar(node, scope)
         case Load():
             return _load(node, values, scope)
-        case Dot():
-            return scope.dot
         case Unary(op="to_float"):
             return np.asarray(values[node.x]).astype(scope.real)
         case Unary():
