@@ -32,7 +32,7 @@ def _square() -> list[Case]:
                 shape=Shape(q_heads=1, q_len=length, kv_len=length),
                 spec={"mask": Causal("bottom_right")},
                 dtypes=(F32, F64) if length == tile - 1 else (F32,),
-                level="full" if tile in (96, 192) else "core",
+                level="full" if tile in (96, 120) else "core",
             )
     return found
 
