@@ -66,8 +66,7 @@ def test_bounds_grow_with_the_profile():
 def test_bounds_of_double_are_those_of_single_scaled():
     detail = expected(find("precision.unit.float32"))
     single, double = (bounds(detail, "sharp", precision=p) for p in ("float32", "float64"))
-    ratio = single["lse"] / double["lse"]
-    assert np.allclose(ratio, 2.0**29, rtol=1e-6)
+    assert np.array_equal(single["lse"], double["lse"] * 2.0**29)
 
 
 def test_huge_logits_are_still_judged_by_the_values():
@@ -76,7 +75,8 @@ def test_huge_logits_are_still_judged_by_the_values():
     bound = bounds(detail, "hard")["out"]
     assert np.isfinite(bound).all()
     # Every value of channel 1 is one, so nothing but one is a mean of them.
-    assert (bound[..., 1] < 1e-5).all()
+    sums = (case.shape.kv_len + 4) * 2.0**-24
+    assert (bound[..., 1] < 2 * sums).all()
 
 
 def test_a_bound_is_finite_wherever_the_reference_is():
