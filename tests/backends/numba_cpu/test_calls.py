@@ -51,12 +51,56 @@ def test_bits_do_not_depend_on_threads(threads):
     assert same_bits(kernel(*qkv, threads=threads), kernel(*qkv, threads=1))
 
 
-def test_bits_do_not_depend_on_the_partition_into_items(monkeypatch):
+@pytest.fixture
+def dealt_anew(monkeypatch):
+    """Return a function that changes a size of the schedule and lets a kernel forget its deals."""
+    changed = []
+
+    def change(kernel, name, value):
+        monkeypatch.setattr(schedule, name, value)
+        changed.append(kernel)
+        forget(kernel)
+
+    def forget(kernel):
+        for code in kernel._launcher._codes.values():
+            code.deal.cache_clear()
+
+    yield change
+    for kernel in changed:
+        forget(kernel)
+
+
+def test_bits_do_not_depend_on_the_partition_into_items(dealt_anew):
     kernel, qkv = causal_kernel(), arrays(batch=2)
-    whole = kernel(*qkv, threads=1)
+    whole, items = kernel(*qkv, threads=1), []
     for state_bytes in (1, 40_000, 10**9):
-        monkeypatch.setattr(schedule, "STATE_BYTES", state_bytes)
+        dealt_anew(kernel, "STATE_BYTES", state_bytes)
         assert same_bits(kernel(*qkv, threads=1), whole)
+        items.append(kernel.explain(batch=2, q_len=300, kv_len=400, threads=1)["items"])
+    assert items[0] > items[1] > items[2]
+
+
+@pytest.mark.parametrize("mask", ["causal", "window", "nothing"])
+def test_bits_do_not_depend_on_the_groups_of_tiles(dealt_anew, mask):
+    """Panels open and close in groups of their own where there are several, or in the only one."""
+    masks = {
+        "causal": sk.Causal("bottom_right"),
+        "window": sk.Window(90, 0, align="top_left"),  # the last tiles are seen by nobody
+        "nothing": sk.Window(0, 0, align="offset"),
+    }
+    spec = sk.AttentionSpec(
+        q_heads=4, kv_heads=2, head_dim=24, mask=masks[mask], outputs=OUTPUTS, empty_row="nan"
+    )
+    kernel = sk.compile(spec, backend="numba_cpu", options={"block_kv": 24})
+    qkv = arrays(q_len=150, kv_len=407)
+    given = {"q_offset": 10_000} if mask == "nothing" else {}
+    whole, scratch = kernel(*qkv, threads=1, **given), []
+    for group_bytes in (1, 40_000, 10**6):
+        dealt_anew(kernel, "TILE_GROUP_BYTES", group_bytes)
+        assert same_bits(kernel(*qkv, threads=1, **given), whole)
+        facts = kernel.explain(q_len=150, kv_len=407, threads=1)
+        scratch.append(facts["scratch_bytes_per_thread"])
+    assert scratch[0] < scratch[1] < scratch[2]
 
 
 def test_bits_do_not_depend_on_what_else_is_in_the_batch():
