@@ -1,7 +1,13 @@
-"""Add up the JUnit reports of several pytest runs: python ci/total.py REPORT [REPORT...]."""
+"""Add up the JUnit reports of several pytest runs.
+
+Use: python ci/total.py [--failed-steps N] REPORT [REPORT...]
+
+N steps that are no tests (lint) count as failed, so that the line never looks green beside them.
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -22,11 +28,16 @@ def count(report: Path) -> tuple[int, int, int]:
     return passed, failed, skipped
 
 
-def main(reports: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Print the totals on one line; a run without any test is a failure."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--failed-steps", type=int, default=0)
+    parser.add_argument("reports", nargs="+", type=Path)
+    options = parser.parse_args(arguments)
     passed, failed, skipped = (
-        sum(column) for column in zip(*(count(Path(name)) for name in reports), strict=True)
+        sum(column) for column in zip(*(count(path) for path in options.reports), strict=True)
     )
+    failed += options.failed_steps
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return int(failed > 0 or passed == 0)
 

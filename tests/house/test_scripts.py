@@ -101,3 +101,11 @@ def test_totals_add_up_and_errors_fail(tmp_path):
 
 def test_a_run_without_tests_is_no_success(tmp_path):
     assert total(tmp_path, {"tests": 0}).returncode == 1
+
+
+def test_steps_that_are_no_tests_count_as_failed(tmp_path):
+    report = tmp_path / "one.xml"
+    report.write_text('<testsuite tests="3" failures="0" errors="0" skipped="1"/>')
+    command = [sys.executable, str(ROOT / "ci/total.py"), "--failed-steps", "1", str(report)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (1, "2 passed, 1 failed, 1 skipped\n")
