@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from sdpakit.arrays import import_array
+from sdpakit.binding.operands import bias_operand
 from sdpakit.compiler import compile as compile_spec
 from sdpakit.dtypes import FLOATS
 from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
@@ -117,7 +118,7 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
         "mask": _all_of(masks),
         # By its structure: a function may mean another thing at every call.
         "logits": None if logits is None else as_logits(logits),
-        "bias": None if bias is None else import_array("bias", bias, FLOATS).dtype,
+        "bias": None if bias is None else bias_operand(bias, FLOATS).dtype,
         "sinks": sinks is not None,
         "q_lens": q_lens is not None,
         "kv_lens": kv_lens is not None,

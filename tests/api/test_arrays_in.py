@@ -253,11 +253,15 @@ REFUSED = {
     "masked": (np.ma.zeros(3), "a numpy.ma.MaskedArray", "`.filled(value)`"),
     "sparse": (Sparse(), "a sparse array", ".toarray()"),
     "converts": (OnlyArray(), "OnlyArray", "call numpy.asarray(value)"),
-    "objects": (np.zeros(3, object), "dtype object", ".astype('float16')"),
-    "structured": (np.zeros(3, "f4,f4"), "dtype void64", ".astype('float16')"),
-    "complex": (np.zeros(3, complex), "dtype complex128", ".astype('float16')"),
-    "integers": (np.zeros(3, int), "dtype int64", ".astype('float16')"),
-    "long double": (np.zeros(3, np.longdouble), "dtype float128", ".astype('float16')"),
+    "objects": (np.zeros(3, object), "dtype object", ".astype('float32')"),
+    "structured": (np.zeros(3, "f4,f4"), "dtype void64", ".astype('float32')"),
+    "complex": (
+        np.zeros(3, complex),
+        "dtype complex128",
+        "take the real part yourself, a.real.astype",
+    ),
+    "integers": (np.zeros(3, int), "dtype int64", ".astype('float32')"),
+    "long double": (np.zeros(3, np.longdouble), "dtype float128", ".astype('float32')"),
     "byte order": (
         np.zeros(3, np.dtype("f4").newbyteorder()),
         "float32 in foreign byte order",
@@ -277,7 +281,7 @@ REFUSED = {
     "lanes": (ByHand(FLOAT32, code=2, bits=32, lanes=4), "float32 in vectors of 4", "convert it"),
     "complex tensor": (ByHand(FLOAT32, code=5, bits=64), "dtype complex64", "convert it"),
     "float8": (ByHand(FLOAT32, code=10, bits=8), "type code 10 of 8 bits", "convert it"),
-    "raw bytes": (b"abc", "dtype uint8", ".astype('float16')"),
+    "raw bytes": (b"abc", "dtype uint8", ".astype('float32')"),
 }
 
 
@@ -305,3 +309,20 @@ def test_a_struct_format_that_numpy_does_not_know_is_refused():
 def test_device_names_follow_dlpack():
     assert device_name((2, 3)) == "CUDA:3"
     assert device_name((10, 0)) == "ROCm:0"
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "elsewhere"),
+    [
+        ("int64", ("float32",), False),
+        ("bool", ("float32",), False),
+        ("complex64", ("float32",), False),
+        ("float64", ("float32",), True),
+        ("int64", ("int32",), True),
+        ("float64", FLOATS[:1] + FLOATS[2:3], False),
+    ],
+)
+def test_another_spec_is_a_remedy_only_where_one_takes_the_dtype(name, allowed, elsewhere):
+    with pytest.raises(ArgumentTypeError) as caught:
+        import_array("q", np.zeros(3, name), allowed)
+    assert ("or compile a spec that takes this dtype" in str(caught.value)) is elsewhere

@@ -160,6 +160,7 @@ REFUSED = {
     "outputs": ({"outputs": ("out", "x")}, SpecError, "outputs", "'x'", ""),
     "mask of numbers": ({"mask": F32}, ArgumentTypeError, "mask", "dtype float32", "bias="),
     "bias of ints": ({"bias": np.ones(3, int)}, ArgumentTypeError, "bias", "dtype int64", "astype"),
+    "bias of bools": ({"bias": F32 > 0}, ArgumentTypeError, "bias", "dtype bool", "is mask="),
     "scale array": ({"scale": np.ones(1)}, SpecError, "scale", "array([1.])", "1/sqrt(head_dim)"),
     "layout list": ({"layout": ["bhsd"]}, SpecError, "layout", "['bhsd']", "name one"),
     "backend": ({"backend": {"interp"}}, ArgumentTypeError, "backend", "{'interp'}", "name one of"),

@@ -11,7 +11,7 @@ import numpy as np
 
 from sdpakit.arrays import dlpack
 from sdpakit.arrays.storage import storage_name
-from sdpakit.dtypes import dtype_name
+from sdpakit.dtypes import DTYPES, dtype_name
 from sdpakit.errors import ArgumentTypeError, format_error
 
 _ALLOWED = (
@@ -115,7 +115,7 @@ def _from_torch(where: str, value: Any, dtypes: Sequence[str]) -> np.ndarray[Any
             "take forward_ad.unpack_dual(tensor).primal: this call computes no derivatives",
         )
     if (name := dtype_name(value.dtype)) not in dtypes:
-        _refuse_dtype(where, name, dtypes, f".to(torch.{dtypes[0]})")
+        _refuse_dtype(where, name, dtypes, _dtype_remedy(name, dtypes, ".to(torch.{})"))
     if value.is_neg():  # DLPack does not carry the bit, so the numbers would be wrong
         _refuse(where, "a torch tensor with its negative bit set", "call .resolve_neg()")
     return _view_of(where, value, dtypes)
@@ -214,18 +214,30 @@ def _refuse_numpy_dtype(where: str, dtype: np.dtype[Any], dtypes: Sequence[str])
     name = dtype_name(dtype)
     if not dtype.isnative:
         name = f"{name} in foreign byte order ({dtype.str})"
-        _refuse_dtype(where, name, dtypes, ".astype(a.dtype.newbyteorder('='))")
-    _refuse_dtype(where, name, dtypes, f".astype('{dtypes[0]}')")
+        fix = "convert with .astype(a.dtype.newbyteorder('='))"
+        _refuse_dtype(where, name, dtypes, fix)
+    _refuse_dtype(where, name, dtypes, _dtype_remedy(name, dtypes, ".astype('{}')"))
 
 
-def _refuse_dtype(where: str, name: str, dtypes: Sequence[str], convert: str) -> NoReturn:
+def _dtype_remedy(name: str, dtypes: Sequence[str], convert: str) -> str:
+    """Return what to do about an array of dtype `name`; `convert` has a place for the new dtype.
+
+    Of several allowed dtypes the remedy names the one that keeps the values: a cast that wraps or
+    rounds would be a wrong result without a message.
+    """
+    wanted = next((x for x in ("int64", "float32") if x in dtypes), dtypes[0])
+    cast = convert.format(wanted)
+    if name.startswith("complex"):
+        return f"no cast keeps complex numbers: take the real part yourself, a.real{cast}"
+    same_kind = name in DTYPES and DTYPES[name].kind == DTYPES[dtypes[0]].kind
+    if same_kind and len(dtypes) == 1:
+        return f"convert with {cast}, or compile a spec that takes this dtype"
+    return f"convert with {cast}"
+
+
+def _refuse_dtype(where: str, name: str, dtypes: Sequence[str], fix: str) -> NoReturn:
     raise ArgumentTypeError(
-        format_error(
-            where,
-            got=f"dtype {name}",
-            allowed=f"dtype {' or '.join(dtypes)}",
-            fix=f"convert with {convert}, or compile a spec that takes this dtype",
-        )
+        format_error(where, got=f"dtype {name}", allowed=f"dtype {' or '.join(dtypes)}", fix=fix)
     )
 
 

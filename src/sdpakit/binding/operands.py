@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -116,6 +117,30 @@ def is_given(where: str, value: object, *, wanted: bool, spec_says: str) -> bool
             )
         )
     return value is not None
+
+
+def bias_operand(bias: object, dtypes: Sequence[str]) -> Operand:
+    """Return the additive array of a call.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If it is no array of the dtypes; of a boolean one the message says that it is a mask, since
+        a cast would add 1 where it is True and leave out no key.
+    """
+    try:
+        return import_array("bias", bias, dtypes)
+    except ArgumentTypeError:
+        if str(getattr(bias, "dtype", "")).removeprefix("torch.") != "bool":
+            raise
+        raise ArgumentTypeError(
+            format_error(
+                "bias",
+                got="dtype bool",
+                allowed=f"dtype {' or '.join(dtypes)}, numbers that are added to the logits",
+                fix="a boolean array is mask= (with Dense() in the spec), True = may attend",
+            )
+        ) from None
 
 
 def check_representable(where: str, array: Array, accum_dtype: str) -> None:
@@ -238,7 +263,7 @@ def _refuse_rank(where: str, shape: tuple[int, ...], spec: AttentionSpec) -> NoR
 
 
 def _bind_bias(dtype: str, accum_dtype: str, bias: object, dims: Dims) -> Array:
-    view = _to_pairs("bias", import_array("bias", bias, (dtype,)).view, dims)
+    view = _to_pairs("bias", bias_operand(bias, (dtype,)).view, dims)
     check_representable("bias", view, accum_dtype)
     return view
 
@@ -288,7 +313,7 @@ def _to_pairs(where: str, view: Array, dims: Dims) -> Array:
                 where,
                 got=f"shape {view.shape}",
                 allowed=f"a shape that broadcasts to (batch, q_heads, q_len, kv_len) = {pairs}",
-                fix="put axes of size 1 where it does not vary, as in bias[:, None, None, :]",
+                fix=f"put axes of size 1 where it does not vary, as in {where}[:, None, None, :]",
             )
         )
     return view[(None,) * (4 - view.ndim)]
