@@ -109,6 +109,35 @@ def test_an_unknown_backend_ends_the_command_with_the_names():
     assert "did you mean 'numba_cpu'?" in result.stderr
 
 
+def test_version_is_that_of_the_package():
+    result = invoke("--version")
+    assert (result.exit_code, result.output) == (0, f"sdpakit {sk.__version__}\n")
+
+
+def test_help_of_explain_keeps_every_word_of_its_texts():
+    text = " ".join(invoke("explain", "--help").output.split())
+    assert "Heads of k and v (as q)." in text
+    assert "Keys of the call (as q-len)." in text
+    assert "One result; may be repeated." in text
+    assert "--sinks <bool>" not in text
+
+
+@pytest.mark.parametrize("mask", ["document", "causal & document", "dense", "document & dense"])
+def test_explain_stands_in_for_the_arrays_of_a_mask(mask):
+    sizes = ("--q-len", "32", "--kv-len", "48", "--align", "bottom_right")
+    result = invoke("explain", "--mask", mask, *sizes, "--backend", "interp")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "lengths 32 x 48" in result.output
+    assert ("belong to one document" in result.output) is ("document" in mask)
+
+
+def test_a_mask_without_its_numbers_is_told_their_form():
+    with pytest.raises(sk.ArgumentError, match=r"remedy: write window:LEFT,RIGHT with numbers "):
+        explain.parse_mask("window", None)
+    with pytest.raises(sk.ArgumentError, match=r"remedy: write causal; for example "):
+        explain.parse_mask("causal:3", None)
+
+
 def test_an_unknown_option_is_refused():
     result = as_command("explain", "--heads", "3")
     assert result.returncode == 2

@@ -10,7 +10,6 @@ from rich.console import Console
 
 app = typer.Typer(
     name="sdpakit",
-    help="A compiler for scaled dot-product attention.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -47,6 +46,27 @@ ALIGN_HELP = "Alignment of causal, window and dilated; may be left open if the l
 BACKEND_HELP = "A backend of `sdpakit info`, or auto."
 
 
+def _show_version(asked: bool) -> None:  # noqa: FBT001 - the form that typer calls
+    if asked:
+        from sdpakit import __version__
+
+        typer.echo(f"sdpakit {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", metavar="", help="Show the version.", callback=_show_version, is_eager=True
+    ),
+]
+
+
+@app.callback(help="A compiler for scaled dot-product attention.")
+def _sdpakit(*, version: Version = False) -> None:
+    """Take the options that stand before a command."""
+
+
 @app.command()
 def info() -> None:
     """Show the backends, why one cannot run and what to do, and facts of this machine."""
@@ -59,23 +79,29 @@ def info() -> None:
 def explain(  # noqa: PLR0913 - one parameter for each option
     *,
     q_heads: Annotated[int, typer.Option(help="Query heads.")] = 8,
-    kv_heads: Annotated[int | None, typer.Option(help="Heads of k and v [query heads].")] = None,
+    kv_heads: Annotated[int | None, typer.Option(help="Heads of k and v (as q).")] = None,
     head_dim: Annotated[int, typer.Option(help="Width of q and k.")] = 64,
-    v_head_dim: Annotated[int | None, typer.Option(help="Width of v [head-dim].")] = None,
+    v_head_dim: Annotated[int | None, typer.Option(help="Width of v (as q).")] = None,
     dtype: Annotated[DType, typer.Option(help="Of q, k, v and out.")] = DType.float32,
     layout: Annotated[Layout, typer.Option(help="Order of axes.")] = Layout.bhsd,
-    scale: Annotated[float | None, typer.Option(help="Factor [1/sqrt(head-dim)].")] = None,
+    scale: Annotated[float | None, typer.Option(help="Factor (1/sqrt(head-dim)).")] = None,
     softcap: Annotated[float | None, typer.Option(help="Cap of the logits.")] = None,
     mask: Annotated[str | None, typer.Option(help=MASK_HELP)] = None,
     align: Annotated[Align | None, typer.Option(help=ALIGN_HELP)] = None,
     bias: Annotated[DType | None, typer.Option(help="An additive array of this dtype.")] = None,
-    sinks: Annotated[bool, typer.Option("--sinks", help="One extra logit a head.")] = False,
-    q_lens: Annotated[bool, typer.Option("--q-lens", help="Lengths of q by entry.")] = False,
-    kv_lens: Annotated[bool, typer.Option("--kv-lens", help="Lengths of k by entry.")] = False,
-    output: Annotated[list[str] | None, typer.Option(help="Results, again and again.")] = None,
+    sinks: Annotated[
+        bool, typer.Option("--sinks", metavar="", help="One extra logit a head.")
+    ] = False,
+    q_lens: Annotated[
+        bool, typer.Option("--q-lens", metavar="", help="Lengths of q by entry.")
+    ] = False,
+    kv_lens: Annotated[
+        bool, typer.Option("--kv-lens", metavar="", help="Lengths of k by entry.")
+    ] = False,
+    output: Annotated[list[str] | None, typer.Option(help="One result; may be repeated.")] = None,
     batch: Annotated[int, typer.Option(help="Batch entries of the call.")] = 1,
     q_len: Annotated[int, typer.Option(help="Queries of the call.")] = 2048,
-    kv_len: Annotated[int | None, typer.Option(help="Keys of the call [q-len].")] = None,
+    kv_len: Annotated[int | None, typer.Option(help="Keys of the call (as q-len).")] = None,
     backend: Annotated[str, typer.Option(help=BACKEND_HELP)] = "auto",
     stage: Annotated[str | None, typer.Option(help="Print code instead: ir, llvm, asm.")] = None,
 ) -> None:
@@ -107,7 +133,9 @@ def explain(  # noqa: PLR0913 - one parameter for each option
 def demo(
     *,
     backend: Annotated[str, typer.Option(help=BACKEND_HELP)] = "auto",
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out the timing.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", metavar="", help="Leave out the timing.")
+    ] = False,
 ) -> None:
     """Run attention of a real model: compile, check against float64, explain, time.
 

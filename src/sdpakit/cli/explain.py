@@ -8,12 +8,20 @@ from functools import reduce
 from operator import and_
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 import sdpakit as sk
 from sdpakit.errors import ArgumentError, format_error
 
-_FORMS = "causal, window:LEFT,RIGHT, prefix:N, dilated:STEP, document, dense"
+_FORMS = {
+    "causal": "causal",
+    "window": "window:LEFT,RIGHT",
+    "prefix": "prefix:N",
+    "dilated": "dilated:STEP",
+    "document": "document",
+    "dense": "dense",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +71,21 @@ def show(console: Console, request: Request) -> None:
         return
     console.out(repr(spec), highlight=False)
     console.out("")
-    text = str(kernel.explain(batch=request.batch, q_len=request.q_len, kv_len=request.kv_len))
-    console.out(text, highlight=False)
+    sizes = {"batch": request.batch, "q_len": request.q_len, "kv_len": request.kv_len}
+    ids = _document_ids(mask, request)
+    explanation = kernel.explain(**sizes, params=ids) if ids else kernel.explain(**sizes)
+    console.out(str(explanation), highlight=False)
+    if ids:
+        console.out("\nStand-in for the ids: all rows and keys belong to one document.")
+
+
+def _document_ids(mask: sk.Mask | None, request: Request) -> dict[str, Any]:
+    """Return stand-ins for the tables of a mask, which are the ids of `document` alone."""
+    longest = max(request.q_len, request.kv_len, 0)
+    tables = () if mask is None else mask.tables()
+    return {
+        table.name: np.broadcast_to(np.zeros((), table.dtype), (1, longest)) for table in tables
+    }
 
 
 def parse_mask(text: str, align: str | None) -> sk.Mask:
@@ -119,11 +140,14 @@ def _number(text: str, word: str) -> int | None:
 
 
 def _unknown(text: str) -> ArgumentError:
+    example = 'write for example --mask "causal & window:128,0" --align bottom_right'
+    form = _FORMS.get(text.partition(":")[0].strip())
+    numbers = " with numbers for the capitals" if form and ":" in form else ""
     return ArgumentError(
         format_error(
             "--mask",
             got=repr(text),
-            allowed=_FORMS,
-            fix='write for example --mask "causal & window:128,0" --align bottom_right',
+            allowed=", ".join(_FORMS.values()),
+            fix=f"write {form}{numbers}; {example.removeprefix('write ')}" if form else example,
         )
     )
