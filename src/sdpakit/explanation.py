@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
+# What a reader of the printed form could take for another figure says more than its key.
+_LABELS = {
+    "flops": "flops if dense",
+    "flops_per_byte": "flops per byte if dense",
+    "flops_in_tiles": "flops done (whole tiles)",
+}
+
+
 class Explanation(Mapping[str, Any]):
     """Facts by name in the order of importance; `print` shows them as a table.
 
@@ -52,9 +60,10 @@ class Explanation(Mapping[str, Any]):
 
 def _lines(facts: Mapping[str, Any], depth: int) -> Iterator[str]:
     indent = "  " * depth
-    width = max((len(name) for name in facts), default=0)
+    names = {key: _LABELS.get(key, key.replace("_", " ")) for key in facts}
+    width = max((len(name) for name in names.values()), default=0)
     for key, value in facts.items():
-        name = key.replace("_", " ")
+        name = names[key]
         if isinstance(value, Mapping) and value:
             yield f"{indent}{name}:"
             yield from _lines(value, depth + 1)

@@ -12,6 +12,7 @@ from tests.api.refusals import refuses
 
 import sdpakit as sk
 from sdpakit import ArgumentError, ArgumentTypeError
+from sdpakit.explanation import Explanation
 
 BASE = {"q_heads": 4, "kv_heads": 2, "head_dim": 8, "v_head_dim": 6}
 EVERYTHING = ("out", "lse", "max_logit", "entropy", "sum_p2")
@@ -173,6 +174,15 @@ def test_explain_counts_tiles_by_class_where_the_backend_has_tiles():
     # For each of 4 q tiles of 4 rows: 1, 1, 2, 2 tiles of 8 keys, the last of each on the diagonal.
     assert facts["tiles"] == {"empty": 8 * 10, "full": 8 * 2, "partial": 8 * 4}
     assert facts["flops_in_tiles"] == 8 * 6 * (4 * 8) * 2 * 14
+
+
+def test_printed_flops_say_whether_the_mask_counts():
+    text = str(Explanation({"flops": 7, "flops_per_byte": 0.5, "flops_in_tiles": 9}))
+    assert text.splitlines() == [
+        "flops if dense            7",
+        "flops per byte if dense   0.5",
+        "flops done (whole tiles)  9",
+    ]
 
 
 def test_explain_takes_the_arrays_of_a_call_too(qkv):
