@@ -256,9 +256,9 @@ class Document(Mask):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", _int_dtype("Document: dtype", self.dtype))
-        check_name("Table", self.ids)
+        _check_table("Document", "doc", self.ids)
         if self.kv_ids is not None:
-            check_name("Table", self.kv_ids)
+            _check_table("Document", "doc", self.kv_ids)
 
     def build(self, scope: Scope) -> Expr:
         """Return the condition of this mask; see `Mask.build`."""
@@ -351,7 +351,7 @@ class Alibi:
 
     def __post_init__(self) -> None:
         check_align("Alibi", self.align)
-        check_name("Table", self.slopes)
+        _check_table("Alibi", "slopes", self.slopes)
         object.__setattr__(self, "dtype", float_dtype("Alibi: dtype", self.dtype))
 
     def build(self, scope: Scope) -> Expr:
@@ -370,6 +370,21 @@ class Alibi:
         distance = Binary("sub", Index("k"), scope.position("Alibi", self.align))
         slope = Load(self.slopes, self.dtype, (Index("h"),))
         return Binary("add", LOGIT, Binary("mul", slope, Unary("to_float", distance)))
+
+
+def _check_table(owner: str, example: str, name: object) -> None:
+    """Refuse what is no name of an array, the array itself with its own remedy."""
+    if not isinstance(name, str):
+        raise SpecError(
+            format_error(
+                owner,
+                got=f"{type(name).__name__} where a name is meant",
+                allowed="the name of an array that every call gives in params=",
+                fix=f"give a name here and the array at the call: "
+                f'{owner}("{example}"), params={{"{example}": array}}',
+            )
+        )
+    check_name("Table", name)
 
 
 def as_mask(value: object, where: str = "mask") -> Mask:

@@ -238,7 +238,8 @@ def test_the_truth_of_a_mask_is_refused(use):
         (lambda: Prefix("scale"), "name of a Table: got 'scale'"),
         (lambda: Prefix("n", dtype="float32"), r"Prefix: dtype: got 'float32'\n  allowed: int8"),
         (lambda: Document("k"), "name of a Table: got 'k'"),
-        (lambda: Document(np.zeros((1, 3))), "name of a Table: got array"),
+        (lambda: Document(np.zeros((1, 3))), r'remedy: .*Document\("doc"\), params={"doc": array}'),
+        (lambda: Alibi(np.zeros(3)), r'Alibi: got ndarray.*\n.*\n.* params={"slopes": array}'),
         (lambda: Document(dtype=bool), "Document: dtype: got <class 'bool'>"),
         (lambda: Document(kv_ids="1a"), "name of a Table: got '1a'"),
         (lambda: Alibi("bias"), "name of a Table: got 'bias'"),
@@ -254,7 +255,7 @@ def test_the_truth_of_a_mask_is_refused(use):
         (lambda: as_mask("causal"), "mask: got 'causal'"),
         (lambda: as_mask([[True]]), r"mask: got \[\[True\]\]"),
     ],
-    ids=range(32),
+    ids=range(33),
 )  # fmt: skip
 def test_masks_without_a_meaning_are_refused(make, message):
     with pytest.raises(SpecError, match=f"{message}"):
