@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from inspect import signature
+from typing import Any, Never, NoReturn
 
 from sdpakit.arrays import import_array
 from sdpakit.binding.operands import bias_operand
 from sdpakit.compiler import compile as compile_spec
 from sdpakit.dtypes import FLOATS
-from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
+from sdpakit.errors import ArgumentError, ArgumentTypeError, did_you_mean, format_error
 from sdpakit.expr.alignment import NAME_ONE
 from sdpakit.expr.nodes import Expr
 from sdpakit.expr.values import Value
 from sdpakit.kernel import Kernel
 from sdpakit.masks import Alibi, Causal, Dense, Mask, Window, as_logits, as_mask
 from sdpakit.spec import AttentionSpec
+
+# Keywords of torch.nn.functional.scaled_dot_product_attention, and what to write here.
+_FOREIGN = {
+    "is_causal": 'write causal=True, with align="top_left" where rows and keys differ in number',
+    "attn_mask": "write mask= for a boolean array, bias= for numbers that are added",
+    "enable_gqa": "leave it away: the numbers of heads are those of the arrays",
+    "dropout_p": "leave it away: there is no dropout",
+}
 
 
 def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in every other entry
@@ -42,6 +51,7 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
     out: Any = None,
     backend: str | Sequence[str] = "auto",
     threads: int | None = None,
+    **foreign: Never,
 ) -> Any:
     """Compute scaled dot-product attention of arrays.
 
@@ -87,6 +97,8 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
         As for `compile`.
     threads : int, optional
         At most so many threads.
+    **foreign
+        Refused: what another library calls one of the above is answered with its name here.
 
     Returns
     -------
@@ -106,6 +118,8 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
     >>> sdpa.attention(q, q, q, causal=True, backend="interp").shape
     (1, 2, 4, 8)
     """
+    for name in foreign:
+        _refuse_keyword(name)
     facts, lengths = _facts_of_arrays(q, k, v, layout)
     dense = mask is not None and not _is_symbolic(mask)
     positions = _position_masks(causal, window, align)
@@ -139,6 +153,18 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
         params=params,
         out=out,
         threads=threads,
+    )
+
+
+def _refuse_keyword(name: str) -> NoReturn:
+    own = [x for x in signature(attention).parameters if x != "foreign"]
+    raise ArgumentTypeError(
+        format_error(
+            "attention",
+            got=f"the unknown argument {name!r}",
+            allowed=", ".join(own),
+            fix=_FOREIGN.get(name) or did_you_mean(name, own, f"leave {name!r} away"),
+        )
     )
 
 

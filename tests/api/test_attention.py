@@ -190,3 +190,19 @@ def test_operands_are_checked_before_a_spec_is_derived():
         attend(F32, F32.astype(np.float64), F32)
     with pytest.raises(SpecError, match="q_heads"):
         attend(F32, np.zeros((1, 2, 3, 4), np.float32), F32)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("is_causal", "causal=True"),
+        ("attn_mask", "mask= for a boolean array, bias= for numbers"),
+        ("enable_gqa", "heads are those of the arrays"),
+        ("dropout_p", "no dropout"),
+        ("kv_len", "did you mean 'kv_lens'?"),
+        ("quantile", "leave 'quantile' away"),
+    ],
+)
+def test_keywords_of_other_libraries_are_answered_with_ours(name, remedy):
+    with refuses(ArgumentTypeError, "attention", repr(name), remedy):
+        attend(F32, F32, F32, **{name: None})
