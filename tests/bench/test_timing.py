@@ -12,20 +12,6 @@ from bench.timing import (
 )
 
 
-class Alone:
-    """A probe that never has company."""
-
-    def wait(self):
-        return 1.0
-
-    after = wait
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch):
-    monkeypatch.setattr("bench.timing.Probe", Alone)
-
-
 def sample(number, cpu, wall=None, foreign=0.0, slowdown=1.0):
     return Sample(number, 1, cpu if wall is None else wall, cpu, foreign, 0.0, slowdown)
 
@@ -105,8 +91,8 @@ def test_ratios_take_rounds_in_which_neither_was_disturbed():
     assert few == spread([2.0, 4.0, 1.0])
 
 
-def test_rounds_go_on_while_neighbours_disturb(monkeypatch):
-    monkeypatch.setattr(Alone, "after", lambda self: 1.7)
+def test_rounds_go_on_while_neighbours_disturb(monkeypatch, alone):
+    monkeypatch.setattr(alone, "after", lambda self: 1.7)
     samples = measure({"call": lambda: None}, Plan(rounds=4, sample_seconds=1e-9))
     assert len(samples["call"]) == 4 * PATIENCE
     assert {s.slowdown for s in samples["call"]} == {1.7}
