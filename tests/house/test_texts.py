@@ -82,6 +82,6 @@ def test_no_file_names_a_place_of_one_machine():
     assert found == []
 
 
-@pytest.mark.parametrize("text", ["see /home/x", "open('/tmp/a')", "https://index.test/simple"])
+@pytest.mark.parametrize("text", ["see /home/x", "open('/root/a')", "https://index.test/simple"])
 def test_places_of_one_machine_are_found(text):
     assert PLACES.search(text)
