@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from sdpakit.conformance.inputs import np_dtype
-from sdpakit.conformance.naive import Naive
+from sdpakit.conformance.targets.naive import Naive
 from sdpakit.masks import And, Causal, Dense, Dilated, Document, Mask, Not, Or, Prefix, Window
 from sdpakit.reference.masks import visible
 from sdpakit.reference.operands import accum_dtype, prepare

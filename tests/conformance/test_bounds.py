@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sdpakit.conformance import Profile, bounds, cases, check
-from sdpakit.conformance.naive import Naive
-from sdpakit.conformance.targets import expected
+from sdpakit.conformance.judge import expected
+from sdpakit.conformance.targets.naive import Naive
 
 FORWARD = [case for case in cases() if not (case.gradients or case.refuses or case.heavy)]
 # In float64 the plain program makes the very roundings of the reference.

@@ -12,7 +12,8 @@ from sdpakit.conformance.cases import FAMILIES
 from sdpakit.conformance.cases.make import gh
 from sdpakit.conformance.cases.ragged import RAGGED, sequences
 from sdpakit.conformance.compare import compare
-from sdpakit.conformance.targets import builtin_targets, check, expected
+from sdpakit.conformance.judge import check, expected
+from sdpakit.conformance.targets import builtin_targets
 
 SEMANTICS = Path(__file__).resolve().parents[2] / "docs" / "semantics.md"
 ALL = cases()

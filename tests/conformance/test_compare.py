@@ -5,8 +5,8 @@ import pytest
 
 from sdpakit.conformance import cases, check, compare
 from sdpakit.conformance.compare import Receiver
-from sdpakit.conformance.naive import Naive
-from sdpakit.conformance.targets import by_name, same_bits
+from sdpakit.conformance.judge import by_name, same_bits
+from sdpakit.conformance.targets.naive import Naive
 from sdpakit.errors import ArgumentError, SpecError, UnsupportedSpecError
 from sdpakit.output import AttentionOutput
 

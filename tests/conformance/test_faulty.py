@@ -4,7 +4,7 @@ import pytest
 from tests.conformance.faulty import MEANING, PRECISION
 
 from sdpakit.conformance import cases, check
-from sdpakit.conformance.naive import Naive
+from sdpakit.conformance.targets.naive import Naive
 
 BY_ID = {case.id: case for case in cases()}
 PLANTED = [

@@ -9,19 +9,25 @@ from __future__ import annotations
 from sdpakit.conformance.bounds import bounds
 from sdpakit.conformance.cases import cases
 from sdpakit.conformance.compare import compare
-from sdpakit.conformance.model import Case, Outcome, Profile, Shape, Target
+from sdpakit.conformance.judge import check
+from sdpakit.conformance.model import Case, Outcome, Profile, Run, Shape, TargetInfo, Worst
 from sdpakit.conformance.relations import Relation, check_relation, relations
 from sdpakit.conformance.rules import RULES
-from sdpakit.conformance.targets import builtin_targets, check
+from sdpakit.conformance.target import BaseTarget, Target
+from sdpakit.conformance.targets import builtin_targets
 
 __all__ = [
     "RULES",
+    "BaseTarget",
     "Case",
     "Outcome",
     "Profile",
     "Relation",
+    "Run",
     "Shape",
     "Target",
+    "TargetInfo",
+    "Worst",
     "bounds",
     "builtin_targets",
     "cases",

@@ -1,4 +1,4 @@
-"""What a case, a target and an outcome are; data only."""
+"""What a case, an outcome and a run are; data only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from sdpakit.errors import ScaleWarning
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from sdpakit.conformance.inputs import Draw
     from sdpakit.spec import AttentionSpec
 
-Level: TypeAlias = Literal["core", "full"]
+Level: TypeAlias = Literal["core", "full", "stress"]
+LEVELS: tuple[Level, ...] = ("core", "full", "stress")  # each includes the one before
 BoundKind: TypeAlias = Literal["sharp", "hard"]
-Verdict: TypeAlias = Literal["ok", "fail", "refused", "error"]
+Verdict: TypeAlias = Literal["ok", "fail", "refused", "error", "hang", "crash"]
 Recipe: TypeAlias = "Callable[[Draw], Mapping[str, Any]]"
 
 
@@ -69,8 +70,8 @@ class Case:
         the axis order b, h, length, width and are brought to the layout of the spec.
     bound : {"sharp", "hard"}
         Sharp where the inputs are random, hard where they are chosen to hurt.
-    level : {"core", "full"}
-        Core runs in seconds.
+    level : {"core", "full", "stress"}
+        Core runs in seconds, full in minutes, stress in more; each includes the one before.
     expect : callable or None
         What must come out, worked out by hand: arrays by output name. Judges the reference.
     refuses : str
@@ -163,19 +164,51 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
+class Worst:
+    """The element of one output that uses most of its bound.
+
+    Attributes
+    ----------
+    output : str
+        "out", "lse", ..., "dq", ...
+    index : tuple of int
+        Where, in the layout of the output.
+    got, right, bound : float
+        What came, what the reference says, and how far apart the two may be.
+    share : float
+        abs(got - right) / bound; inf where NaN, an infinity, shape or dtype is wrong.
+    """
+
+    output: str
+    index: tuple[int, ...]
+    got: float
+    right: float
+    bound: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """Judgement of one target on one case.
+    """Judgement of one target on one case or relation.
 
     Attributes
     ----------
     target, case : str
-        Name and id.
-    verdict : {"ok", "fail", "refused", "error"}
-        Refused: the target said `UnsupportedSpecError`. Error: another exception than the fitting.
+        Name of the target; id of the case, or of the relation and its dtype.
+    verdict : {"ok", "fail", "refused", "error", "hang", "crash"}
+        fail: a wrong answer, a missing refusal, or a refusal of what the target declares. refused:
+        the target said `UnsupportedSpecError`. error: another exception than the fitting one.
+        hang: the time limit passed. crash: the process that ran the target died.
     share : float
         Largest error as a share of its bound; 0 where nothing was measured.
     message : str
         What is wrong, with the worst element; "" if nothing is.
+    worst : Worst or None
+        The element behind `share`.
+    unjudged : tuple of str
+        Outputs of the case that the target does not give.
+    seconds : float
+        How long the judgement took, reference included; 0 where it was not timed.
     """
 
     target: str
@@ -183,6 +216,65 @@ class Outcome:
     verdict: Verdict
     share: float = 0.0
     message: str = ""
+    worst: Worst | None = None
+    unjudged: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInfo:
+    """What a report says about a target.
+
+    Attributes
+    ----------
+    name : str
+        As on the command line.
+    versions : mapping of str to str
+        Versions of the packages that it runs.
+    note : str
+        One line: what is called, and what the adapter had to turn into a dense mask, say.
+    """
+
+    name: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All outcomes of one run of the kit.
+
+    Attributes
+    ----------
+    targets : tuple of TargetInfo
+        In the order asked for.
+    outcomes : tuple of Outcome
+        At most one for each target and case.
+    level : {"core", "full", "stress"}
+        Which cases ran.
+    started : str
+        Date and time, ISO 8601, UTC.
+    seconds : float
+        How long it took.
+    versions : mapping of str to str
+        sdpakit, Python, NumPy.
+    machine : str
+        Processor and system.
+    expected : mapping of (str, str) to str
+        Known failures by (target, case), each with its reason (see `ledger`).
+    stale : tuple of str
+        Entries of the ledger that no outcome bears out any more, as sentences.
+    """
+
+    targets: tuple[TargetInfo, ...]
+    outcomes: tuple[Outcome, ...]
+    level: Level
+    started: str
+    seconds: float
+    versions: Mapping[str, str]
+    machine: str
+    expected: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    stale: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,42 +294,3 @@ class Profile:
     exp: float = 4.0
     tanh: float = 4.0
     weights: float = 0.0
-
-
-class Target(Protocol):
-    """What can be judged."""
-
-    @property
-    def name(self) -> str:
-        """Name in reports."""
-        ...
-
-    @property
-    def profile(self) -> Profile:
-        """Numerics that the bounds ask for."""
-        ...
-
-    @property
-    def takes_out(self) -> bool:
-        """Whether the callables take `out=`, a mapping from output names to arrays."""
-        ...
-
-    def prepare(self, spec: AttentionSpec) -> Callable[..., Any]:
-        """Return a callable (q, k, v, **operands) -> array, or mapping or named tuple of outputs.
-
-        Parameters
-        ----------
-        spec : AttentionSpec
-            What to compute.
-
-        Returns
-        -------
-        callable
-            May be called several times.
-
-        Raises
-        ------
-        UnsupportedSpecError
-            If the target does not do this spec; anything else is a failure.
-        """
-        ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from importlib import import_module
 
-from sdpakit.conformance.model import Case, Level
+from sdpakit.conformance.model import LEVELS, Case, Level
 
 FAMILIES: tuple[str, ...] = (
     "masks",
@@ -37,8 +37,8 @@ def cases(level: Level = "full", family: str | None = None) -> list[Case]:
 
     Parameters
     ----------
-    level : {"core", "full"}
-        "full" includes "core".
+    level : {"core", "full", "stress"}
+        Each includes the one before.
     family : str, optional
         One of `FAMILIES`.
 
@@ -56,7 +56,7 @@ def cases(level: Level = "full", family: str | None = None) -> list[Case]:
     chosen = (
         [case for group in found.values() for case in group] if family is None else found[family]
     )
-    return [case for case in chosen if level == "full" or case.level == "core"]
+    return [case for case in chosen if LEVELS.index(case.level) <= LEVELS.index(level)]
 
 
 @functools.cache

@@ -11,8 +11,9 @@ import numpy as np
 from sdpakit import errors, reference
 from sdpakit.conformance.bounds import bounds
 from sdpakit.conformance.inputs import Array, Draw
-from sdpakit.conformance.model import Case, Level, Outcome, Shape, Target
-from sdpakit.conformance.targets import by_name, same_bits
+from sdpakit.conformance.judge import by_name, same_bits
+from sdpakit.conformance.model import Case, Level, Outcome, Shape
+from sdpakit.conformance.target import Target
 
 Results: TypeAlias = dict[str, Array]
 ALL = ("out", "lse", "max_logit", "entropy", "sum_p2")

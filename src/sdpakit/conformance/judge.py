@@ -1,4 +1,4 @@
-"""The built-in targets, and the judgement of a target on a case."""
+"""The judgement of a target on a case."""
 
 from __future__ import annotations
 
@@ -12,71 +12,13 @@ import numpy as np
 from sdpakit import errors, reference
 from sdpakit.conformance.bounds import bounds
 from sdpakit.conformance.compare import Comparison, Receiver, compare
-from sdpakit.conformance.inputs import Array, np_dtype
-from sdpakit.conformance.model import Case, Outcome, Profile, Target, Verdict
-from sdpakit.conformance.naive import Naive
+from sdpakit.conformance.inputs import np_dtype
+from sdpakit.conformance.model import Case, Outcome, Verdict
+from sdpakit.conformance.target import Target
 from sdpakit.reference.operands import accum_dtype
 
 if TYPE_CHECKING:
     from sdpakit.spec import AttentionSpec
-
-
-class Compiled:
-    """A backend of sdpakit, reached as any user reaches it.
-
-    Parameters
-    ----------
-    backend : str
-        Name of the backend.
-    options : mapping, optional
-        Options of the backend.
-    """
-
-    takes_out = True
-    takes_threads = True
-
-    def __init__(self, backend: str, options: Mapping[str, Any] | None = None) -> None:
-        self.name = backend
-        self.profile = Profile()
-        self._options = options
-
-    def prepare(self, spec: AttentionSpec) -> Callable[..., Any]:
-        """Return the compiled kernel; see `Target.prepare`."""
-        import sdpakit
-
-        kernel: Callable[..., Any] = sdpakit.compile(spec, backend=self.name, options=self._options)
-        return kernel
-
-
-class Reference:
-    """The oracle as a target: it must pass its own judgement."""
-
-    name = "reference"
-    profile = Profile()
-    takes_out = False
-
-    def prepare(self, spec: AttentionSpec) -> Callable[..., dict[str, Array]]:
-        """Return a callable for the spec; see `Target.prepare`."""
-        return functools.partial(self._attention, spec)
-
-    def _attention(
-        self, spec: AttentionSpec, q: Any, k: Any, v: Any, **operands: Any
-    ) -> dict[str, Array]:
-        found = reference.attention(spec, q, k, v, **operands)
-        with np.errstate(over="ignore"):
-            return {name: x.astype(output_dtype(spec, name)) for name, x in found.items()}
-
-
-def builtin_targets() -> dict[str, Target]:
-    """Return the targets that come with sdpakit, by name.
-
-    Returns
-    -------
-    dict of str to Target
-        "interp" and "numba_cpu" compile, "naive" is NumPy in accum_dtype, "reference" the oracle.
-    """
-    found: tuple[Target, ...] = (Compiled("interp"), Compiled("numba_cpu"), Naive(), Reference())
-    return {target.name: target for target in found}
 
 
 def output_dtype(spec: AttentionSpec, name: str) -> np.dtype[Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdpakit.conformance.inputs import Array, np_dtype
-from sdpakit.conformance.model import Profile
+from sdpakit.conformance.target import BaseTarget
 from sdpakit.masks import Alibi
 from sdpakit.reference.expressions import Scope, evaluate, param
 from sdpakit.reference.masks import offset, visible
@@ -22,22 +22,13 @@ if TYPE_CHECKING:
     from sdpakit.spec import AttentionSpec
 
 
-class Naive:
+class Naive(BaseTarget):
     """A target in steps, each of which a faulty one may replace.
 
-    Attributes
-    ----------
-    name : str
-        "naive".
-    profile : Profile
-        The default one.
-    takes_out : bool
-        False.
+    Its name is "naive", its profile the default one; it takes no `out=`.
     """
 
     name = "naive"
-    profile = Profile()
-    takes_out = False
 
     def prepare(self, spec: AttentionSpec) -> Callable[..., dict[str, Array]]:
         """Return a callable for the spec; see `Target.prepare`."""

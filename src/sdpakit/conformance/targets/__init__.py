@@ -1,0 +1,20 @@
+"""The targets that come with sdpakit."""
+
+from __future__ import annotations
+
+from sdpakit.conformance.target import Target
+from sdpakit.conformance.targets.compiled import Compiled
+from sdpakit.conformance.targets.naive import Naive
+from sdpakit.conformance.targets.oracle import Reference
+
+
+def builtin_targets() -> dict[str, Target]:
+    """Return the targets that come with sdpakit, by name.
+
+    Returns
+    -------
+    dict of str to Target
+        "interp" and "numba_cpu" compile, "naive" is NumPy in accum_dtype, "reference" the oracle.
+    """
+    found: tuple[Target, ...] = (Compiled("interp"), Compiled("numba_cpu"), Naive(), Reference())
+    return {target.name: target for target in found}
