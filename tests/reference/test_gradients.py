@@ -108,6 +108,25 @@ def test_gradient_of_a_table():
         assert abs(found[place] - expected) <= error
 
 
+def test_gradient_of_the_slopes_of_alibi():
+    case = next(c for c in GRADIENTS if c.id == "gradients.of_alibi.float64")
+    spec, operands = in_double(case)
+    found = reference.attention(spec, **operands)["dparams.slopes"]
+    for h, gradient in enumerate(found):
+        direction = np.eye(len(found))[h]
+        along = partial(moved_along, operands["params"], "slopes", direction)
+        expected, error = slope(spec, operands, lambda step, at=along: {"params": at(step)})
+        assert abs(gradient - expected) <= error
+
+
+@pytest.mark.parametrize("sink", [-np.inf, np.nan, np.inf])
+def test_a_sink_over_empty_rows_has_no_gradient(sink):
+    spec = AttentionSpec(q_heads=1, head_dim=2, dtype="float64", sinks=True, kv_lens=True)
+    ones = (np.ones((1, 1, 3, 2)),) * 3
+    given = {"sinks": np.array([sink]), "kv_lens": np.array([0]), "dout": ones[0]}
+    assert reference.attention(spec, *ones, **given)["dsinks"].tolist() == [0.0]
+
+
 def test_poison_has_no_gradient():
     case = next(c for c in GRADIENTS if c.id == "gradients.of_poisoned_masked_keys.float64")
     found = reference.attention(case.attention_spec(), **case.operands())

@@ -63,19 +63,19 @@ from sdpakit.reference.forward import scope_of
 from sdpakit.reference.operands import accum_dtype
 
 # Smallest subnormal number of a dtype, and smallest normal one of an accum_dtype.
-_SMALLEST = {
+SMALLEST = {
     "float16": 2.0**-24,
     "bfloat16": 2.0**-133,
     "float32": 2.0**-149,
     "float64": 2.0**-1074,
 }
-_SMALLEST_NORMAL = {"float32": 2.0**-126, "float64": 2.0**-1022}
-_LOOSE = 0.1  # relative error of a row from which on the hull of the values is looked at
+SMALLEST_NORMAL = {"float32": 2.0**-126, "float64": 2.0**-1022}
+LOOSE = 0.1  # relative error of a row from which on the hull of the values is looked at
 LAM = 4.0  # quadrature gives a standard deviation; a bound for thousands of elements needs four
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
+class Rows:
     """Quantities of the head of this file; (B, Hq, Lq, Lk) per key, (B, Hq, Lq) per row."""
 
     kind: BoundKind
@@ -122,7 +122,7 @@ def bounds(
     accum = precision or accum_dtype(spec).name
     out_dtype = precision or spec.out_dtype
     with np.errstate(all="ignore"):
-        rows = _rows(found, kind, profile or Profile(), accum)
+        rows = rows_of(found, kind, profile or Profile(), accum)
         bound = {
             "out": _out(found, rows, out_dtype),
             "lse": _lse(found, rows),
@@ -136,7 +136,21 @@ def bounds(
     return bound
 
 
-def _rows(found: Detail, kind: BoundKind, profile: Profile, accum: str) -> _Rows:
+def rows_of(found: Detail, kind: BoundKind, profile: Profile, accum: str) -> Rows:
+    """Return the quantities of the head of this file.
+
+    Parameters
+    ----------
+    found, kind, profile
+        As for `bounds`.
+    accum : str
+        Dtype of the computation.
+
+    Returns
+    -------
+    Rows
+        Of every pair and row; absent pairs have neither weight nor error.
+    """
     u = DTYPES[accum].unit_roundoff
     attended, sinks = found.attended, found.operands.sinks
     e = np.where(attended, _logit_error(found, kind, profile, accum), 0.0)
@@ -151,13 +165,13 @@ def _rows(found: Detail, kind: BoundKind, profile: Profile, accum: str) -> _Rows
         argument = np.where(share > 0, np.abs(sink - top[..., 0]), 0.0)
         sink_error = share * (profile.exp * u + 2 * u * argument)
     r, joint = (
-        np.where(attended, profile.exp * u + _steps(kind) * u * np.abs(x - largest), 0.0)
+        np.where(attended, profile.exp * u + steps(kind) * u * np.abs(x - largest), 0.0)
         for largest in (m, top)
     )
-    return _Rows(
+    return Rows(
         kind=kind,
         u=u,
-        tiny_weight=_SMALLEST_NORMAL[accum],
+        tiny_weight=SMALLEST_NORMAL[accum],
         e=e,
         r=r,
         p=found.weights,
@@ -178,17 +192,46 @@ def _moved(p: Array, e: Array, kind: BoundKind) -> Array:
     return np.where(p == 0.0, 0.0, np.where(e < 1.0, p * np.expm1(e), far))
 
 
-def _steps(kind: BoundKind) -> float:
-    """Return the roundings of x - m: two in the worst case, one on average."""
+def steps(kind: BoundKind) -> float:
+    """Return the roundings of x - m: two in the worst case, one on average.
+
+    Parameters
+    ----------
+    kind : {"sharp", "hard"}
+        Of the bound.
+
+    Returns
+    -------
+    float
+        In unit roundoffs.
+    """
     return 2.0 if kind == "hard" else 1.0
 
 
 def _logit_error(found: Detail, kind: BoundKind, profile: Profile, accum: str) -> Array:
     """Return e of the head of this file for every pair; absent pairs hold anything."""
+    u = DTYPES[accum].unit_roundoff
+    e = _user_error(found, biased_error(found, kind, profile, accum), profile, accum)
+    return np.asarray(e + 2.0 * steps(kind) * u * np.abs(found.logits))
+
+
+def biased_error(found: Detail, kind: BoundKind, profile: Profile, accum: str) -> Array:
+    """Return the error of the capped logit with its bias, before the user's change of it.
+
+    Parameters
+    ----------
+    found, kind, profile, accum
+        As for `rows_of`.
+
+    Returns
+    -------
+    array
+        (B, Hq, Lq, Lk); absent pairs hold anything.
+    """
     ops = found.operands
     u = DTYPES[accum].unit_roundoff
     cap = ops.spec.softcap
-    e = _product_error(found, kind, accum)
+    e = product_error(found, kind, accum)
     if cap is not None:
         scaled = np.abs(ops.scale * found.dot)
         near = np.maximum(scaled - e, 0.0)
@@ -197,14 +240,25 @@ def _logit_error(found: Detail, kind: BoundKind, profile: Profile, accum: str) -
     if ops.bias is not None:
         rounds = (found.capped != 0.0) & (ops.bias != 0.0)  # x + 0 is exact
         e = e + np.where(rounds, u * np.abs(found.biased), 0.0)
-    e = _user_error(found, e, profile, accum)
-    return np.asarray(e + 2.0 * _steps(kind) * u * np.abs(found.logits))
+    return np.asarray(e)
 
 
-def _product_error(found: Detail, kind: BoundKind, accum: str) -> Array:
+def product_error(found: Detail, kind: BoundKind, accum: str) -> Array:
+    """Return the error of scale * <q, k> of every pair.
+
+    Parameters
+    ----------
+    found, kind, accum
+        As for `rows_of`.
+
+    Returns
+    -------
+    array
+        (B, Hq, Lq, Lk); absent pairs hold anything.
+    """
     ops = found.operands
     u = DTYPES[accum].unit_roundoff
-    subnormal = _SMALLEST[accum]
+    subnormal = SMALLEST[accum]
     # Absent pairs may hold NaN; a NaN in a live one makes the row NaN, where no bound is asked.
     q, k = (np.nan_to_num(np.abs(x), posinf=0.0) for x in (ops.q, ops.k))
     k = k[:, ops.kv_head].swapaxes(-1, -2)
@@ -236,27 +290,62 @@ def _user_error(found: Detail, e: Array, profile: Profile, accum: str) -> Array:
     return changed
 
 
-def _keys(rows: _Rows, terms: Array) -> Array:
-    """Sum errors over the keys: all of them at worst, in quadrature if they are independent."""
+def key_sum(rows: Rows, terms: Array) -> Array:
+    """Sum errors over the keys: all of them at worst, in quadrature if they are independent.
+
+    Parameters
+    ----------
+    rows : Rows
+        Says which kind of bound is asked for.
+    terms : array
+        Errors; the last axis is summed.
+
+    Returns
+    -------
+    array
+        Without the last axis.
+    """
     if rows.kind == "hard":
         return np.asarray(np.abs(terms).sum(axis=-1))
     return np.asarray(LAM * np.sqrt((terms * terms).sum(axis=-1)))
 
 
-def _sum_error(rows: _Rows) -> Array:
-    """Relative error of adding up n terms of one sign."""
+def sum_error(rows: Rows) -> Array:
+    """Return the relative error of adding up n terms of one sign.
+
+    Parameters
+    ----------
+    rows : Rows
+        Has n.
+
+    Returns
+    -------
+    array
+        (B, Hq, Lq).
+    """
     if rows.kind == "hard":
         return np.asarray(rows.g(rows.n))
     return np.asarray(LAM * rows.u * np.sqrt(rows.n))
 
 
-def _denominator(rows: _Rows) -> Array:
-    """Relative error of the denominator of `out`."""
+def denominator(rows: Rows) -> Array:
+    """Return the relative error of the denominator of `out`.
+
+    Parameters
+    ----------
+    rows : Rows
+        Has the errors of the weights and of the sink.
+
+    Returns
+    -------
+    array
+        (B, Hq, Lq).
+    """
     terms = np.concatenate([rows.kept, rows.sink[..., None]], axis=-1)
-    return _keys(rows, terms) + _sum_error(rows)
+    return key_sum(rows, terms) + sum_error(rows)
 
 
-def _out(found: Detail, rows: _Rows, out_dtype: str) -> Array:
+def _out(found: Detail, rows: Rows, out_dtype: str) -> Array:
     ops = found.operands
     size = np.nan_to_num(np.abs(ops.v), posinf=0.0)[:, ops.kv_head]
     ref = np.abs(found.out)
@@ -267,15 +356,15 @@ def _out(found: Detail, rows: _Rows, out_dtype: str) -> Array:
         spread = np.maximum(ref, np.sqrt((rows.p * rows.p) @ squares))
         sums = rows.u * np.sqrt(rows.n)[..., None] * spread
         numerator = LAM * (np.sqrt((rows.kept * rows.kept) @ squares) + sums)
-    of_sums = numerator + ref * _denominator(rows)[..., None]
-    if rows.kept.sum(axis=-1).max(initial=0.0) > _LOOSE:
+    of_sums = numerator + ref * denominator(rows)[..., None]
+    if rows.kept.sum(axis=-1).max(initial=0.0) > LOOSE:
         of_sums = np.fmin(of_sums, _hull(found, rows, size))
     # Weights below the normal range may be flushed, products and results may be subnormal.
-    tiny = rows.tiny_weight * (found.attended @ size) + _SMALLEST[out_dtype]
+    tiny = rows.tiny_weight * (found.attended @ size) + SMALLEST[out_dtype]
     return np.asarray(of_sums + DTYPES[out_dtype].unit_roundoff * ref + tiny)
 
 
-def _hull(found: Detail, rows: _Rows, size: Array) -> Array:
+def _hull(found: Detail, rows: Rows, size: Array) -> Array:
     """Return how far a mean of the attended values can be from the right one."""
     ops = found.operands
     values = np.nan_to_num(ops.v, posinf=0.0, neginf=0.0)[:, ops.kv_head]
@@ -287,15 +376,15 @@ def _hull(found: Detail, rows: _Rows, size: Array) -> Array:
     return np.asarray(far + rows.g(rows.n + 4)[..., None] * most)
 
 
-def _lse(found: Detail, rows: _Rows) -> Array:
+def _lse(found: Detail, rows: Rows) -> Array:
     last = 2.0 * rows.u * (np.abs(found.lse) + np.abs(found.max_logit) + 1.0)
     if rows.kind == "hard":
         last = last + rows.e.max(axis=-1, initial=0.0) + 4.0 * rows.u * np.abs(rows.log_l)
-        return np.asarray(_keys(rows, rows.own * rows.r) + _sum_error(rows) + last)
-    return np.asarray(_keys(rows, rows.own_kept) + _sum_error(rows) + last)
+        return np.asarray(key_sum(rows, rows.own * rows.r) + sum_error(rows) + last)
+    return np.asarray(key_sum(rows, rows.own_kept) + sum_error(rows) + last)
 
 
-def _max_logit(found: Detail, rows: _Rows) -> Array:
+def _max_logit(found: Detail, rows: Rows) -> Array:
     e = rows.e if rows.kind == "hard" else LAM * rows.e
     x = np.where(found.attended, found.logits, -np.inf)
     m = found.max_logit[..., None]
@@ -304,23 +393,21 @@ def _max_logit(found: Detail, rows: _Rows) -> Array:
     return np.asarray(np.maximum(above, below))
 
 
-def _entropy(found: Detail, rows: _Rows) -> Array:
+def _entropy(found: Detail, rows: Rows) -> Array:
     t = np.where(found.attended, found.logits - found.max_logit[..., None], 0.0)
     mean = (rows.own * t).sum(axis=-1)
     centred = t - mean[..., None]
-    of_logits = _keys(rows, rows.own * rows.e * centred)
-    of_weights = _keys(rows, rows.own * rows.r * (1.0 - centred))
-    of_sums = _sum_error(rows) * (1.0 + np.abs(mean))
+    of_logits = key_sum(rows, rows.own * rows.e * centred)
+    of_weights = key_sum(rows, rows.own * rows.r * (1.0 - centred))
+    of_sums = sum_error(rows) * (1.0 + np.abs(mean))
     last = 4.0 * rows.u * (np.abs(rows.log_l) + np.abs(mean) + 1.0)
     flushed = rows.tiny_weight * np.abs(t).sum(axis=-1)
     most = np.maximum(found.entropy, np.log(rows.n) - found.entropy)
     return np.asarray(np.fmin(of_logits + of_weights, most) + of_sums + last + flushed)
 
 
-def _sum_p2(found: Detail, rows: _Rows) -> Array:
+def _sum_p2(found: Detail, rows: Rows) -> Array:
     total = found.sum_p2
-    of_keys = 2.0 * _keys(rows, rows.own_kept * (rows.own - total[..., None]))
+    of_keys = 2.0 * key_sum(rows, rows.own_kept * (rows.own - total[..., None]))
     most = np.maximum(total - 1.0 / rows.n, 1.0 - total)
-    return np.asarray(
-        np.fmin(of_keys, most) + 3.0 * _sum_error(rows) * total + 4.0 * rows.u * total
-    )
+    return np.asarray(np.fmin(of_keys, most) + 3.0 * sum_error(rows) * total + 4.0 * rows.u * total)

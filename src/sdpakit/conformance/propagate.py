@@ -36,12 +36,31 @@ def propagate(
     array
         In the shape of `logit_error`. Conditions are taken to come out right.
     """
+    errors = node_errors(root, values, logit_error, profile, u)
+    return np.broadcast_to(errors[root], logit_error.shape)
+
+
+def node_errors(
+    root: Expr, values: Mapping[Expr, Any], logit_error: Array, profile: Profile, u: float
+) -> dict[Expr, Any]:
+    """Return the largest error of every float node of a logit expression.
+
+    Parameters
+    ----------
+    root, values, logit_error, profile, u
+        As for `propagate`.
+
+    Returns
+    -------
+    dict of Expr to array
+        Arrays that broadcast to the shape of the pairs.
+    """
     errors: dict[Expr, Any] = {}
     with np.errstate(all="ignore"):
         for node in postorder(root):
             if node.type == "float":
                 errors[node] = _error(node, values, errors, logit_error, profile, u)
-    return np.broadcast_to(errors[root], logit_error.shape)
+    return errors
 
 
 def _error(

@@ -9,8 +9,10 @@ import numpy as np
 from sdpakit.errors import ArgumentError, format_error
 from sdpakit.expr.names import LOGIT
 from sdpakit.expr.nodes import Expr, Load
+from sdpakit.masks import Alibi
 from sdpakit.reference.expressions import backpropagate, evaluate, table_indices
 from sdpakit.reference.forward import Detail, scope_of
+from sdpakit.reference.masks import offset
 from sdpakit.reference.operands import Array
 
 
@@ -75,14 +77,18 @@ def _softmax_gradients(found: Detail, upstream: Array) -> tuple[Array, Array, Ar
         return dlogits, dv, None
     sink = ops.sinks[None, :, None]
     sink_weight = np.exp(sink - np.logaddexp(found.lse, sink))
-    return dlogits, dv, -(sink_weight * delta).sum(axis=(0, 2))
+    # EMPTY-1: an empty row has no gradient, whatever the sink; -inf - (-inf) would be NaN.
+    parts = np.where(found.attended.any(axis=-1), sink_weight * delta, 0.0)
+    return dlogits, dv, -parts.sum(axis=(0, 2))
 
 
 def _user_gradients(found: Detail, dlogits: Array) -> tuple[Array, dict[str, Array]]:
     """Take gradients through the user's change of the logits, to its tables and its input."""
     ops = found.operands
     logits = ops.spec.logits
-    if not isinstance(logits, Expr):  # none, or Alibi, whose slope with respect to the logit is 1
+    if isinstance(logits, Alibi):  # its slope with respect to the logit is 1
+        return dlogits, {f"dparams.{logits.slopes}": _alibi_gradient(found, logits, dlogits)}
+    if not isinstance(logits, Expr):
         return dlogits, {}
     before = np.zeros_like(dlogits)
     tables: dict[str, Array] = {}
@@ -99,6 +105,17 @@ def _user_gradients(found: Detail, dlogits: Array) -> tuple[Array, dict[str, Arr
                     total, tuple(np.broadcast_to(at, gradient.shape) for at in picked), gradient
                 )
     return before, tables
+
+
+def _alibi_gradient(found: Detail, alibi: Alibi, dlogits: Array) -> Array:
+    """Sum the gradients of slopes[h] * (j - p) over the pairs of each head (GRAD-2)."""
+    ops = found.operands
+    total = np.zeros(ops.full_shape[1])
+    for b in range(ops.full_shape[0]):
+        scope = scope_of(ops, b)
+        p = scope.indices["q"] + offset(alibi.align, scope)
+        total += (dlogits[b] * (scope.indices["k"] - p)).sum(axis=(1, 2))
+    return _reduce(total, np.shape(ops.params[alibi.slopes]))
 
 
 def _product_gradients(found: Detail, dbiased: Array) -> tuple[Array, Array]:
