@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sdpakit.expr.nodes import Index, Load
-from sdpakit.passes.tables import integer_limits, rows_ascend
+from sdpakit.passes.tables import integer_limits, rises, rows_ascend
 from sdpakit.passes.vectors import VectorOps
 
 B, Q, K = Index("b"), Index("q"), Index("k")
@@ -93,7 +93,36 @@ def test_order_is_seen_across_pieces():
         broken = row.copy()
         broken[place] = broken[place - 1] - 1
         assert not rows_ascend(broken)
+        assert rises(broken) == (False, None)
         assert not rows_ascend(np.stack((row, broken)))
+
+
+@pytest.mark.parametrize("many", [2, 1000, 1 << 12, (1 << 12) + 2, 100_000])
+def test_places_where_a_row_rises_are_told_unless_they_are_many(many):
+    rng = np.random.default_rng(many)
+    exact = np.sort(rng.choice(np.arange(1, 300_000), many - 1, replace=False))
+    exact[:2] = np.unique([exact[0], 1 << 16])[: many - 1]
+    exact = np.concatenate(([0], np.unique(exact)))
+    row = np.zeros(300_000, np.int32)
+    row[exact[1:]] = 1
+    row = np.cumsum(row, dtype=np.int32)
+    ascends, places = rises(row)
+    assert ascends
+    if exact.size > (1 << 12) + 1:
+        assert places is None
+    else:
+        assert places.tolist() == exact.tolist()
+    row[-1] = -1
+    assert rises(row) == (False, None)
+
+
+@pytest.mark.parametrize(
+    "row", [np.zeros(0, np.int8), np.zeros(1, np.uint64), np.array([False, False, True])]
+)
+def test_short_rows_ascend(row):
+    ascends, places = rises(row)
+    assert ascends
+    assert (places is None) == (row.size == 0)
 
 
 def test_limits_are_exact_in_every_integer_dtype():

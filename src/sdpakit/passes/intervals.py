@@ -244,6 +244,8 @@ class Intervals(Generic[T, C]):
         Where they allow none, what comes back is still a part of it: nothing that was proven of the
         whole, such as a divisor >= 1, is lost.
         """
+        if not self._facts:
+            return x
         least, most = self._facts.get(frozenset(form.terms.items()), (None, None))
         ops = self.ops
         lo, hi = x

@@ -13,7 +13,7 @@ import numpy as np
 
 from sdpakit.expr.nodes import Expr, Index, Load, postorder
 from sdpakit.ir.program import Program
-from sdpakit.passes.classify import key_ranges, tile_class
+from sdpakit.passes.classify import KeyRanges, key_ranges, tile_class
 from sdpakit.passes.intervals import Box
 from sdpakit.passes.tables import Array
 from sdpakit.passes.vectors import VectorOps
@@ -22,7 +22,7 @@ _BATCH = frozenset({"b"})
 _HEAD = frozenset({"h"})
 
 # Q tiles, or boxes, looked at together: some fifty vectors of so many int64 are alive at a time.
-_CHUNK = 1 << 11
+_CHUNK = 3 << 10
 
 # About so many boxes of a call are looked at outside of the key ranges; the rest is unresolved.
 _MAX_BOXES = 1 << 18
@@ -135,9 +135,11 @@ def _entries(mask: Expr, sizes: Sizes, tables: Mapping[str, Array]) -> list[tupl
     batch = sizes.q_len.shape[0]
     if _varies(mask, _BATCH, tables):
         return [(b, 1) for b in range(batch)]
-    numbers = np.stack((sizes.q_len, sizes.kv_len, sizes.q_offset))
-    _, first, counts = np.unique(numbers, axis=1, return_index=True, return_counts=True)
-    return [(int(b), int(times)) for b, times in zip(first, counts, strict=True)]
+    numbers = zip(sizes.q_len.tolist(), sizes.kv_len.tolist(), sizes.q_offset.tolist(), strict=True)
+    entries: dict[tuple[int, int, int], list[int]] = {}
+    for b, key in enumerate(numbers):
+        entries.setdefault(key, []).append(b)
+    return [(alike[0], len(alike)) for alike in entries.values()]
 
 
 def _varies(mask: Expr, names: frozenset[str], tables: Mapping[str, Array]) -> bool:
@@ -182,6 +184,13 @@ def _single_tiles(runs: Array) -> Array:
     return np.stack((np.repeat(runs[0], sizes), first, first + 1))
 
 
+def _quarters(runs: Array) -> Array:
+    """Return runs of k tiles each cut into up to four."""
+    cuts = runs[1] + (runs[2] - runs[1]) * np.arange(5)[:, None] // 4
+    pieces = np.stack((np.broadcast_to(runs[0], cuts[1:].shape), cuts[:-1], cuts[1:]))
+    return pieces[:, cuts[:-1] < cuts[1:]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Grid:
     """The tiles of one batch entry and head."""
@@ -202,13 +211,12 @@ class _Grid:
             self._count_boxes(runs, (q_len, kv_len), max_boxes, counts)
         return counts
 
-    def _ranges(self, tiles: Array, q_len: int, kv_len: int) -> tuple[Array, Array, Array, Array]:
-        """Return maybe_lo, maybe_hi, must_lo, must_hi of q tiles; a bound may be of size 1."""
+    def _ranges(self, tiles: Array, q_len: int, kv_len: int) -> KeyRanges[Array]:
+        """Return the key ranges of q tiles; a bound may be of size 1."""
         box = dict(self.fixed)
         box["q"] = self._rows(tiles, q_len)
         box["k"] = self.ops.const(0), self.ops.const(kv_len - 1)
-        found = key_ranges(self.mask, self.ops, box)
-        return found.maybe_lo, found.maybe_hi, found.must_lo, found.must_hi
+        return key_ranges(self.mask, self.ops, box)
 
     def _rows(self, tiles: Array, q_len: int) -> tuple[Array, Array]:
         first = tiles * self.q_tile
@@ -216,23 +224,40 @@ class _Grid:
 
     def _count_runs(self, tiles: Array, q_len: int, kv_len: int, counts: TileMap) -> Array:
         """Count what the key ranges decide; return the rest as rows (q tile, first, end k tile)."""
-        maybe_lo, maybe_hi, must_lo, must_hi = np.broadcast_arrays(
-            *self._ranges(tiles, q_len, kv_len), tiles
-        )[:4]
-        some = maybe_lo < maybe_hi
-        first = np.where(some, maybe_lo // self.k_tile, 0)
-        end = np.where(some, -(-maybe_hi // self.k_tile), 0)
+        keys, k_tile = self._ranges(tiles, q_len, kv_len), self.k_tile
+        some = keys.maybe_lo < keys.maybe_hi
+        first = np.where(some, keys.maybe_lo // k_tile, 0)
+        end = np.where(some, -(-keys.maybe_hi // k_tile), 0)
         # A tile is full up to the last key that there is.
-        ends_all = must_hi == kv_len
-        full_end = np.where(ends_all, -(-kv_len // self.k_tile), must_hi // self.k_tile)
-        full = -(-must_lo // self.k_tile)
-        none = (full >= full_end) | (must_lo >= must_hi)
-        full, full_end = np.where(none, end, full), np.where(none, end, full_end)
-        counts.empty += int((self.k_tiles - (end - first)).sum())
-        counts.full += int((full_end - full).sum())
-        left, right = np.stack((tiles, first, full)), np.stack((tiles, full_end, end))
-        runs = np.concatenate((left, right), axis=1)
-        return runs[:, runs[1] < runs[2]]
+        full_end = np.where(keys.must_hi == kv_len, -(-kv_len // k_tile), keys.must_hi // k_tile)
+        full = -(-keys.must_lo // k_tile)
+        none = (full >= full_end) | (keys.must_lo >= keys.must_hi)
+        # On either side of the full tiles there are those that the range of "some row" touches.
+        sides = np.empty((3, 2, tiles.size), np.int64)
+        sides[0] = tiles
+        sides[1, 0], sides[2, 0] = first, np.where(none, end, full)
+        sides[1, 1], sides[2, 1] = np.where(none, end, full_end), end
+        begins, ends = sides[1:].sum(axis=2)
+        counts.empty += tiles.size * self.k_tiles - int(ends[1] - begins[0])
+        counts.full += int(begins[1] - ends[0])
+        runs = sides[:, (sides[1] < sides[2]) & ~self._are_partial(sides, keys, kv_len)]
+        counts.partial += int(ends.sum() - begins.sum() - runs[2].sum() + runs[1].sum())
+        return runs
+
+    def _are_partial(self, sides: Array, keys: KeyRanges[Array], kv_len: int) -> Array:
+        """Return which runs beside the full tiles are known to be partial, without a look at each.
+
+        A single tile is, if a key in it is attended by all rows, and another by none. Where all
+        rows attend the same keys, an end of their range is in every tile that is not full.
+        """
+        start = sides[1] * self.k_tile
+        stop = np.minimum(start + self.k_tile, kv_len)
+        single = sides[2] - sides[1] == 1
+        of_all = (keys.must_lo < stop) & (keys.must_hi > start)
+        of_none = (keys.maybe_lo > start) | (keys.maybe_hi < stop)
+        same = (keys.maybe_lo == keys.must_lo) & (keys.maybe_hi == keys.must_hi)
+        partial: Array = (keys.must_lo < keys.must_hi) & (same | (single & of_all & of_none))
+        return partial
 
     def _count_boxes(
         self, runs: Array, lengths: tuple[int, int], max_boxes: int, counts: TileMap
@@ -257,16 +282,14 @@ class _Grid:
             runs = np.concatenate(parts, axis=1)
 
     def _is_hopeless(self, runs: Array, lengths: tuple[int, int]) -> bool:
-        """Return whether halving a sample of the longer runs three times decides nothing."""
+        """Return whether nothing is decided about the quarters of a sample of the longer runs."""
         sample = runs[:, runs[2] - runs[1] > 1]
-        sample = sample[:, :: max(1, sample.shape[1] // _SAMPLE)]
-        some = bool(sample.shape[1])
-        for _ in range(3):
-            found = TileMap()
-            sample = self._decide(sample, lengths, found)
-            if found.empty or found.full:
-                return False
-        return some
+        sample = _quarters(sample[:, :: max(1, sample.shape[1] // _SAMPLE)])
+        if not sample.shape[1]:
+            return False
+        found = TileMap()
+        self._decide(sample, lengths, found)
+        return not (found.empty or found.full)
 
     def _decide(self, runs: Array, lengths: tuple[int, int], counts: TileMap) -> Array:
         """Count the runs that are decided, or are one tile; return the halves of the others."""
@@ -275,14 +298,19 @@ class _Grid:
         box = dict(self.fixed)
         box["q"] = self._rows(tiles, q_len)
         box["k"] = first * self.k_tile, np.minimum(end * self.k_tile, kv_len) - 1
-        can_true, can_false, size = np.broadcast_arrays(
-            *tile_class(self.mask, self.ops, box), end - first
-        )
-        counts.empty += int(size[~can_true].sum())
-        counts.full += int(size[can_true & ~can_false].sum())
-        mixed = can_true & can_false
-        counts.partial += int((mixed & (size == 1)).sum())
-        tiles, first, end = runs[:, mixed & (size > 1)]
+        can_true, can_false = tile_class(self.mask, self.ops, box)
+        size = end - first
+        mixed = np.broadcast_to(can_true & can_false, size.shape)
+        # By products, as truth may be one for all.
+        some, undecided = int((size * can_true).sum()), int(size[mixed].sum())
+        counts.empty += int(size.sum()) - some
+        counts.full += some - undecided
+        runs = runs[:, mixed & (size > 1)]
+        longer = int((runs[2] - runs[1]).sum())
+        counts.partial += undecided - longer
+        if not longer:
+            return runs
+        tiles, first, end = runs
         middle = (first + end) >> 1
         return np.concatenate(
             (np.stack((tiles, first, middle)), np.stack((tiles, middle, end))), axis=1

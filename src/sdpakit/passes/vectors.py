@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from sdpakit.expr.nodes import Expr, Index, Load
-from sdpakit.passes.tables import Array, dtype_limits, integer_limits, rows_ascend
+from sdpakit.passes.tables import Array, dtype_limits, integer_limits, rises
 
 # Rows that do not ascend are summed up in blocks of so many elements. A range of at most a block
 # is looked at itself, one of at most _LONGEST blocks through their limits; beyond that the limits
@@ -16,6 +17,27 @@ from sdpakit.passes.tables import Array, dtype_limits, integer_limits, rows_asce
 _BLOCK = 64
 _LONGEST = 1 << 10
 _PIECE = 1 << 14  # elements looked at together
+
+
+@dataclass(frozen=True, slots=True)
+class _Ascent:
+    """A row in ascending order: `values` and their `places`, with the end of the row as the last.
+
+    A row of few different values is told by those, which stay in the first cache while it is
+    searched; any other by itself, its places None.
+    """
+
+    values: Array
+    places: Array | None
+
+
+def _ascent(row: Array) -> _Ascent | None:
+    ascends, places = rises(row)
+    if not ascends:
+        return None
+    if places is None:
+        return _Ascent(row, None)
+    return _Ascent(row[places], np.append(places, row.shape[0]))
 
 
 class VectorOps:
@@ -32,7 +54,7 @@ class VectorOps:
     def __init__(self, scalars: Mapping[str, int | float], tables: Mapping[str, Array]) -> None:
         self._scalars = scalars
         self._tables = tables
-        self._ascending: dict[tuple[object, ...], bool] = {}
+        self._ascents: dict[tuple[object, ...], _Ascent | None] = {}
         self._limits: dict[tuple[object, ...], tuple[int, int]] = {}
         self._blocks: dict[tuple[object, ...], tuple[Array, Array]] = {}
 
@@ -109,7 +131,9 @@ class VectorOps:
             self._bounds(index, low, high, size)
             for index, low, high, size in zip(load.indices, lo, hi, table.shape, strict=True)
         ]
-        wide = [a for a, (low, high) in enumerate(bounds) if low is not high and (low < high).any()]
+        wide = [a for a, (low, high) in enumerate(bounds) if low is not high]
+        if len(wide) > 1:
+            wide = [a for a in wide if (bounds[a][0] < bounds[a][1]).any()]
         points = tuple(low for low, _ in bounds)
         if not wide:
             found = np.asarray(table[points]).astype(np.int64)
@@ -133,7 +157,7 @@ class VectorOps:
     def _row_range(
         self, key: tuple[object, ...], row: Array, lo: Array, hi: Array
     ) -> tuple[Array, Array]:
-        if self._is_ascending(key, row):
+        if self._ascent(key, row) is not None:
             return row[lo].astype(np.int64), row[hi].astype(np.int64)
         width = int((hi - lo).max()) + 1
         if width <= _BLOCK:
@@ -161,11 +185,12 @@ class VectorOps:
         least, largest = self._limits[key]
         return self.const(least), self.const(largest)
 
-    def _is_ascending(self, key: tuple[object, ...], row: Array) -> bool:
+    def _ascent(self, key: tuple[object, ...], row: Array) -> _Ascent | None:
+        """Return how a row ascends, or None if it does not."""
         key = self._hashable(key)
-        if key not in self._ascending:
-            self._ascending[key] = rows_ascend(row)
-        return self._ascending[key]
+        if key not in self._ascents:
+            self._ascents[key] = _ascent(row)
+        return self._ascents[key]
 
     @staticmethod
     def _hashable(key: tuple[object, ...]) -> tuple[object, ...]:
@@ -174,21 +199,25 @@ class VectorOps:
     def is_sorted(self, load: Load, leading: Sequence[Array]) -> Array:
         """Return whether the row of a load is in ascending order."""
         row, key = self._row(load, leading)
-        return np.asarray(row.shape[0] > 1 and self._is_ascending(key, row))
+        return np.asarray(row.shape[0] > 1 and self._ascent(key, row) is not None)
 
     def lower_bound(self, load: Load, leading: Sequence[Array], value: Array) -> Array:
         """Return the number of elements < value of a sorted row."""
-        row, key = self._row(load, leading)
-        if not self._is_ascending(key, row):
-            return self.const(0)  # not used
-        return np.where(value > dtype_limits(row)[1], row.shape[0], _search(row, value, "left"))
+        return self._bound(load, leading, value, "left")
 
     def upper_bound(self, load: Load, leading: Sequence[Array], value: Array) -> Array:
         """Return the number of elements <= value of a sorted row."""
+        return self._bound(load, leading, value, "right")
+
+    def _bound(
+        self, load: Load, leading: Sequence[Array], value: Array, side: Literal["left", "right"]
+    ) -> Array:
         row, key = self._row(load, leading)
-        if not self._is_ascending(key, row):
+        ascent = self._ascent(key, row)
+        if ascent is None:
             return self.const(0)  # not used
-        return np.where(value < dtype_limits(row)[0], 0, _search(row, value, "right"))
+        found = _search(ascent.values, value, side)
+        return found if ascent.places is None else np.asarray(ascent.places[found])
 
     def _row(self, load: Load, leading: Sequence[Array]) -> tuple[Array, tuple[object, ...]]:
         """Return the row of a load along its last axis, and a key for what is known about it."""
@@ -217,11 +246,20 @@ def _extreme(reduce: np.ufunc, row: Array, lo: Array, hi: Array) -> Array:
 def _search(row: Array, value: Array, side: Literal["left", "right"]) -> Array:
     # In the dtype of the row: NumPy would convert the whole row to that of the value.
     least, largest = dtype_limits(row)
+    if least <= int(value.min()) and int(value.max()) <= largest:
+        return _find(row, value.astype(row.dtype), side)
     held = np.minimum(np.maximum(value, np.int64(least)), np.int64(min(largest, 2**63 - 1)))
-    wanted = held.astype(row.dtype)
+    found = _find(row, held.astype(row.dtype), side)
+    if side == "left":
+        return np.where(value > largest, row.shape[0], found)
+    return np.where(value < least, 0, found)
+
+
+def _find(row: Array, wanted: Array, side: Literal["left", "right"]) -> Array:
     if wanted.ndim == 0:
         return np.asarray(np.searchsorted(row, wanted, side=side))
     # Neighbouring tiles mostly ask for the same value: search once for each run of equal ones.
-    starts = np.concatenate(([True], wanted[1:] != wanted[:-1]))
-    found = np.searchsorted(row, wanted[starts], side=side)
-    return np.asarray(found[np.cumsum(starts) - 1])
+    inner = np.flatnonzero(wanted[1:] != wanted[:-1]) + 1
+    edges = np.concatenate(([0], inner, [wanted.size]))
+    found = np.searchsorted(row, wanted[edges[:-1]], side=side)
+    return np.repeat(found, edges[1:] - edges[:-1])
