@@ -8,7 +8,7 @@ import numpy as np
 
 from sdpakit.errors import ArgumentError, format_error
 from sdpakit.expr.names import LOGIT
-from sdpakit.expr.nodes import Expr, Load
+from sdpakit.expr.nodes import Expr, Load, postorder
 from sdpakit.masks import Alibi
 from sdpakit.reference.expressions import backpropagate, evaluate, table_indices
 from sdpakit.reference.forward import Detail, scope_of
@@ -91,16 +91,20 @@ def _user_gradients(found: Detail, dlogits: Array) -> tuple[Array, dict[str, Arr
     if not isinstance(logits, Expr):
         return dlogits, {}
     before = np.zeros_like(dlogits)
-    tables: dict[str, Array] = {}
+    # A table that no gradient reaches, in a condition or under floor, has one of zeros.
+    tables = {
+        f"dparams.{node.table}": np.zeros(np.shape(ops.params[node.table]))
+        for node in postorder(logits)
+        if isinstance(node, Load) and node.type == "float"
+    }
     for b in range(ops.full_shape[0]):
         values = evaluate(logits, scope_of(ops, b, found.biased[b]))
         for node, gradient in backpropagate(logits, values, dlogits[b]).items():
             if node is LOGIT:
                 before[b] += gradient
             elif isinstance(node, Load):
-                shape = np.asarray(ops.params[node.table]).shape
-                total = tables.setdefault(f"dparams.{node.table}", np.zeros(shape))
-                picked = table_indices(node, shape, values)
+                total = tables[f"dparams.{node.table}"]
+                picked = table_indices(node, total.shape, values)
                 np.add.at(
                     total, tuple(np.broadcast_to(at, gradient.shape) for at in picked), gradient
                 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sdpakit.conformance.gradients.naive import Backward
 from sdpakit.conformance.inputs import Array, np_dtype
 from sdpakit.conformance.target import BaseTarget
 from sdpakit.masks import Alibi
@@ -33,6 +34,10 @@ class Naive(BaseTarget):
     def prepare(self, spec: AttentionSpec) -> Callable[..., dict[str, Array]]:
         """Return a callable for the spec; see `Target.prepare`."""
         return functools.partial(self.attention, spec)
+
+    def prepare_gradients(self, spec: AttentionSpec) -> Callable[..., dict[str, Array]]:
+        """Return a callable for the spec; see `Target.prepare_gradients`."""
+        return functools.partial(Backward(self).gradients, spec)
 
     def attention(
         self, spec: AttentionSpec, q: Any, k: Any, v: Any, **operands: Any

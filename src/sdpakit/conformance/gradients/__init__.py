@@ -1,0 +1,1 @@
+"""Judgement of gradients: bounds, comparison, and a plain program that meets them."""
