@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from sdpakit.expr.text import formula
     from sdpakit.folding import fold_scale
     from sdpakit.kernel import Kernel
+    from sdpakit.logits import Alibi
     from sdpakit.masks import (
-        Alibi,
         Causal,
         Dense,
         Dilated,
@@ -64,7 +64,7 @@ _ERRORS = (
     "InternalError ScaleWarning SdpakitError SpecError UnknownBackendError UnsupportedSpecError"
 )
 _FUNCTIONS = "absolute exp floor log maximum minimum sqrt tanh to_float to_int where"
-_MASKS = "Alibi Causal Dense Dilated Document Mask Predicate Prefix Window"
+_MASKS = "Causal Dense Dilated Document Mask Predicate Prefix Window"
 _HOME: dict[str, str] = {
     name: module
     for module, names in {
@@ -76,6 +76,7 @@ _HOME: dict[str, str] = {
         "expr.text": "formula",
         "folding": "fold_scale",
         "kernel": "Kernel",
+        "logits": "Alibi",
         "masks": _MASKS,
         "output": "AttentionOutput",
         "spec": "AttentionSpec",

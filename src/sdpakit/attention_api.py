@@ -16,7 +16,8 @@ from sdpakit.expr.alignment import NAME_ONE
 from sdpakit.expr.nodes import Expr
 from sdpakit.expr.values import Value
 from sdpakit.kernel import Kernel
-from sdpakit.masks import Alibi, Causal, Dense, Mask, Window, as_logits, as_mask
+from sdpakit.logits import Alibi, as_logits
+from sdpakit.masks import Causal, Dense, Mask, Window, as_mask
 from sdpakit.spec import AttentionSpec
 
 # Keywords of torch.nn.functional.scaled_dot_product_attention, and what to write here.

@@ -96,6 +96,23 @@ def format_error(where: str, *, got: object, allowed: str, fix: str) -> str:
     return f"{where}: got {got}\n  allowed: {allowed}\n  remedy: {fix}"
 
 
+def shown(value: object) -> str:
+    """Return how a message shows a value: an array by its shape, anything else by its repr.
+
+    Parameters
+    ----------
+    value : object
+        What came.
+
+    Returns
+    -------
+    str
+        For `got` of `format_error`.
+    """
+    shape = getattr(value, "shape", None)
+    return f"an array of shape {shape}" if shape is not None else repr(value)
+
+
 def did_you_mean(name: object, candidates: Iterable[str], otherwise: str) -> str:
     """Return the remedy for a name that is not known.
 

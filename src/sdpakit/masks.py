@@ -1,8 +1,7 @@
 """Masks: which keys a row may attend, as small frozen objects with `& | ~` (MASK-1, MASK-2).
 
-Beside them `Alibi`, the one change of the logits that has a name. Each says what is meant; `build`
-turns it into an expression in which window sizes, steps and prefixes are run-time numbers, so that
-changing them compiles nothing.
+Each says what is meant; `build` turns it into an expression in which window sizes, steps and
+prefixes are run-time numbers, so that changing them compiles nothing.
 """
 
 from __future__ import annotations
@@ -11,15 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from sdpakit.dtypes import DTYPES, float_dtype
-from sdpakit.errors import SpecError, format_error
+from sdpakit.dtypes import DTYPES
+from sdpakit.errors import SpecError, format_error, shown
 from sdpakit.expr.alignment import check_align
-from sdpakit.expr.names import LOGIT, check_name
+from sdpakit.expr.names import check_name, check_table_name
 from sdpakit.expr.nodes import Binary, Const, Expr, Index, Load, Unary
 from sdpakit.expr.operands import Table, table_dtype
 from sdpakit.expr.scope import DENSE, Scope, tables_of
-from sdpakit.expr.trace import changed_logit, condition, trace_logits, trace_mask
+from sdpakit.expr.trace import condition, trace_mask
 from sdpakit.expr.values import Value
+from sdpakit.logits import Alibi as Alibi
 from sdpakit.plain_numbers import whole_number
 
 MAX_JOINS = 100
@@ -256,9 +256,9 @@ class Document(Mask):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", _int_dtype("Document: dtype", self.dtype))
-        _check_table("Document", "doc", self.ids)
+        check_table_name("Document", "doc", self.ids)
         if self.kv_ids is not None:
-            _check_table("Document", "doc", self.kv_ids)
+            check_table_name("Document", "doc", self.kv_ids)
 
     def build(self, scope: Scope) -> Expr:
         """Return the condition of this mask; see `Mask.build`."""
@@ -331,62 +331,6 @@ class Predicate(Mask):
         return f"Predicate({self.condition!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class Alibi:
-    """A logit change, linear in the distance: x + slopes[h] * (k - p).
-
-    Parameters
-    ----------
-    slopes : str
-        Name of an array (q_heads,) in `params`.
-    align : {"top_left", "bottom_right", "offset"} or None
-        Position of row i: i, i + kv_len - q_len, or i + q_offset. None only with equal lengths.
-    dtype : str
-        Floating dtype of the array.
-    """
-
-    slopes: str = "slopes"
-    align: str | None = None
-    dtype: str = "float32"
-
-    def __post_init__(self) -> None:
-        check_align("Alibi", self.align)
-        _check_table("Alibi", "slopes", self.slopes)
-        object.__setattr__(self, "dtype", float_dtype("Alibi: dtype", self.dtype))
-
-    def build(self, scope: Scope) -> Expr:
-        """Return the changed logit over the placeholder `LOGIT`.
-
-        Parameters
-        ----------
-        scope : Scope
-            Decides an alignment that was left open.
-
-        Returns
-        -------
-        Expr
-            Float.
-        """
-        distance = Binary("sub", Index("k"), scope.position("Alibi", self.align))
-        slope = Load(self.slopes, self.dtype, (Index("h"),))
-        return Binary("add", LOGIT, Binary("mul", slope, Unary("to_float", distance)))
-
-
-def _check_table(owner: str, example: str, name: object) -> None:
-    """Refuse what is no name of an array, the array itself with its own remedy."""
-    if not isinstance(name, str):
-        raise SpecError(
-            format_error(
-                owner,
-                got=f"{type(name).__name__} where a name is meant",
-                allowed="the name of an array that every call gives in params=",
-                fix=f"give a name here and the array at the call: "
-                f'{owner}("{example}"), params={{"{example}": array}}',
-            )
-        )
-    check_name("Table", name)
-
-
 def as_mask(value: object, where: str = "mask") -> Mask:
     """Return a mask for what a user gave as one.
 
@@ -416,45 +360,9 @@ def as_mask(value: object, where: str = "mask") -> Mask:
     raise SpecError(
         format_error(
             where,
-            got=_shown(value),
+            got=shown(value),
             allowed="None, a mask object, or a function of the pair such as lambda i: i.k <= i.q",
             fix=_remedy(value),
-        )
-    )
-
-
-def as_logits(value: object) -> Expr | Alibi:
-    """Return a change of the logit for what a user gave as one.
-
-    Parameters
-    ----------
-    value : object
-        An Alibi, a function of the logit and the pair, or a number over the logit.
-
-    Returns
-    -------
-    Expr or Alibi
-        Equal for functions that say the same.
-
-    Raises
-    ------
-    SpecError
-        For conditions, masks, arrays and classes, each with its remedy.
-    """
-    if isinstance(value, Alibi):
-        return value
-    if isinstance(value, Value):
-        return changed_logit(value.node)
-    if isinstance(value, Expr):
-        return changed_logit(value)
-    if callable(value) and not isinstance(value, type | Mask):
-        return trace_logits(value)
-    raise SpecError(
-        format_error(
-            "logits",
-            got=_shown(value),
-            allowed="None, a function such as lambda x, i: x + 0.1 * (i.k - i.q), Alibi(...)",
-            fix='an additive array is bias="float32"; a condition or a mask is mask=',
         )
     )
 
@@ -547,11 +455,6 @@ def settle(mask: Mask, scope: Scope) -> Mask:
             return mask
 
 
-def _shown(value: object) -> str:
-    shape = getattr(value, "shape", None)
-    return f"an array of shape {shape}" if shape is not None else repr(value)
-
-
 def _remedy(value: object) -> str:
     if isinstance(value, type) and issubclass(value, Mask):
         return f"make an object of the class: {value.__name__}(...)"
@@ -569,7 +472,7 @@ def _condition(given: object) -> Expr:
         raise SpecError(
             format_error(
                 "Predicate",
-                got=_shown(given),
+                got=shown(given),
                 allowed="a function of the pair such as lambda i: i.k <= i.q, or a condition",
                 fix=_remedy(given),
             )

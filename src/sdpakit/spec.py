@@ -19,7 +19,8 @@ from sdpakit.expr.operands import Table
 from sdpakit.expr.scope import Scope, scalars_of, tables_of
 from sdpakit.expr.values import Value
 from sdpakit.lints import warn_of_scale
-from sdpakit.masks import Alibi, Mask, as_logits, as_mask, check_joins, settle
+from sdpakit.logits import Alibi, as_logits
+from sdpakit.masks import Mask, as_mask, check_joins, settle
 from sdpakit.plain_numbers import plain_number, whole_number
 
 OUTPUTS: tuple[str, ...] = ("out", "lse", "max_logit", "entropy", "sum_p2")

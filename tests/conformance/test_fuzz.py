@@ -10,7 +10,8 @@ from sdpakit.dtypes import FLOATS
 from sdpakit.expr.functions import to_float, where
 from sdpakit.expr.nodes import Index, postorder
 from sdpakit.expr.operands import Table
-from sdpakit.masks import Alibi, Causal, Dense, Dilated, Document, Predicate, Prefix, Scope, Window
+from sdpakit.logits import Alibi
+from sdpakit.masks import Causal, Dense, Dilated, Document, Predicate, Prefix, Scope, Window
 
 TARGETS = builtin_targets()
 ALIGN = st.sampled_from(["top_left", "bottom_right", "offset"])

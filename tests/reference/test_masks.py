@@ -9,7 +9,8 @@ import pytest
 from sdpakit import reference
 from sdpakit.errors import ArgumentError
 from sdpakit.expr.operands import Scalar
-from sdpakit.masks import Alibi, Causal, Dense, Dilated, Document, Predicate, Prefix, Window
+from sdpakit.logits import Alibi
+from sdpakit.masks import Causal, Dense, Dilated, Document, Predicate, Prefix, Window
 from sdpakit.spec import AttentionSpec
 
 BATCH, HEADS, ROWS, KEYS = 2, 2, 6, 9

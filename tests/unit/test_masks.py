@@ -12,8 +12,8 @@ from sdpakit.errors import SpecError
 from sdpakit.expr.evaluate import Environment, evaluate
 from sdpakit.expr.scope import Scope, scalars_of, tables_of
 from sdpakit.expr.text import formula, parse, to_text
+from sdpakit.logits import Alibi
 from sdpakit.masks import (
-    Alibi,
     And,
     Causal,
     Dense,

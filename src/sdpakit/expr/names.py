@@ -60,3 +60,38 @@ def check_name(where: str, name: object) -> str:
             )
         )
     return str(name)
+
+
+def check_table_name(owner: str, example: str, name: object) -> str:
+    """Return the name of an array, or refuse it: the array itself with a remedy of its own.
+
+    Parameters
+    ----------
+    owner : str
+        Class that takes the name.
+    example : str
+        A name for the remedy.
+    name : object
+        What came.
+
+    Returns
+    -------
+    str
+        The name.
+
+    Raises
+    ------
+    SpecError
+        See `check_name`.
+    """
+    if not isinstance(name, str):
+        raise SpecError(
+            format_error(
+                owner,
+                got=f"{type(name).__name__} where a name is meant",
+                allowed="the name of an array that every call gives in params=",
+                fix=f"give a name here and the array at the call: "
+                f'{owner}("{example}"), params={{"{example}": array}}',
+            )
+        )
+    return check_name("Table", name)

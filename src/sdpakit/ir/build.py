@@ -9,7 +9,7 @@ from sdpakit.expr.nodes import Binary, Const, Dot, Expr, Index, Load, Scalar, Un
 from sdpakit.expr.rewrite import substitute
 from sdpakit.expr.scope import Scope
 from sdpakit.ir.program import Program
-from sdpakit.masks import Alibi
+from sdpakit.logits import Alibi
 
 if TYPE_CHECKING:
     from sdpakit.spec import AttentionSpec

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sdpakit.expr.nodes import Index, Load
-from sdpakit.masks import Alibi
+from sdpakit.logits import Alibi
 from sdpakit.reference.expressions import Scope, evaluate
 from sdpakit.reference.masks import offset, visible
 from sdpakit.reference.operands import Array, Operands, accum_dtype

@@ -9,7 +9,7 @@ import numpy as np
 from sdpakit.errors import ArgumentError, format_error
 from sdpakit.expr.names import LOGIT
 from sdpakit.expr.nodes import Expr, Load, postorder
-from sdpakit.masks import Alibi
+from sdpakit.logits import Alibi
 from sdpakit.reference.expressions import backpropagate, evaluate, table_indices
 from sdpakit.reference.forward import Detail, scope_of
 from sdpakit.reference.masks import offset

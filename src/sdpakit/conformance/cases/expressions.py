@@ -23,7 +23,8 @@ from sdpakit.expr.functions import (
     where,
 )
 from sdpakit.expr.operands import Scalar, Table
-from sdpakit.masks import Alibi, Causal, Predicate
+from sdpakit.logits import Alibi
+from sdpakit.masks import Causal, Predicate
 
 SLOPES = Table("slopes", "float32", 1)
 BUCKETS = Table("buckets", "float32", 2)

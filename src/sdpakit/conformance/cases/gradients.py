@@ -10,7 +10,8 @@ from sdpakit.conformance.cases.make import F16, F32, F64, gh, make
 from sdpakit.conformance.inputs import Array, Draw, guarded
 from sdpakit.conformance.model import Case, Shape
 from sdpakit.expr.operands import Table
-from sdpakit.masks import Alibi, Causal, Dense, Window
+from sdpakit.logits import Alibi
+from sdpakit.masks import Causal, Dense, Window
 
 
 def cases() -> list[Case]:

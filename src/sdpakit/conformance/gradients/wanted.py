@@ -9,7 +9,7 @@ import numpy as np
 
 from sdpakit.expr.nodes import Expr, Load, postorder
 from sdpakit.expr.scope import Scope
-from sdpakit.masks import Alibi
+from sdpakit.logits import Alibi
 
 if TYPE_CHECKING:
     from sdpakit.spec import AttentionSpec

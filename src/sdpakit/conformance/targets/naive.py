@@ -14,7 +14,7 @@ import numpy as np
 from sdpakit.conformance.gradients.naive import Backward
 from sdpakit.conformance.inputs import Array, np_dtype
 from sdpakit.conformance.target import BaseTarget
-from sdpakit.masks import Alibi
+from sdpakit.logits import Alibi
 from sdpakit.reference.expressions import Scope, evaluate, param
 from sdpakit.reference.masks import offset, visible
 from sdpakit.reference.operands import Operands, accum_dtype, prepare
