@@ -15,8 +15,8 @@ def relations(level: Level = "full") -> list[tuple[Relation, str]]:
 
     Parameters
     ----------
-    level : {"core", "full"}
-        "full" includes "core".
+    level : {"core", "full", "stress"}
+        "full" includes "core"; "stress" has no more than "full".
 
     Returns
     -------
@@ -27,5 +27,5 @@ def relations(level: Level = "full") -> list[tuple[Relation, str]]:
         (relation, dtype)
         for relation in (*VALUES, *CALLS)
         for dtype in relation.dtypes
-        if level == "full" or (relation.level == "core" and dtype == relation.dtypes[0])
+        if level != "core" or (relation.level == "core" and dtype == relation.dtypes[0])
     ]
