@@ -22,7 +22,7 @@ from sdpakit.expr.nodes import (
     Unary,
     postorder,
 )
-from sdpakit.ir.rewrite import rewrite
+from sdpakit.ir.rules import rewrite
 from sdpakit.passes.fold import fold_rules
 from sdpakit.passes.normalise import push_not
 

@@ -10,7 +10,7 @@ from sdpakit.expr.nodes import Index
 from sdpakit.expr.plain_index import is_plain_index
 from sdpakit.expr.trace import Pair
 from sdpakit.expr.values import lift
-from sdpakit.ir.rewrite import rewrite
+from sdpakit.ir.rules import rewrite
 from sdpakit.passes.fold import fold_rules
 
 INDICES = {

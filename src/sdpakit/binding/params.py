@@ -17,7 +17,7 @@ from sdpakit.errors import ArgumentError, ArgumentTypeError, did_you_mean, forma
 if TYPE_CHECKING:
     from sdpakit.binding.signature import Signature
     from sdpakit.expr.nodes import Type
-    from sdpakit.ir.program import Table
+    from sdpakit.ir.program import ReadTable
 
 Array = np.ndarray[Any, Any]
 
@@ -131,7 +131,7 @@ def _real(where: str, value: object, accum_dtype: str) -> float:
     return found
 
 
-def _bind_table(where: str, table: Table, value: object, accum_dtype: str) -> Array:
+def _bind_table(where: str, table: ReadTable, value: object, accum_dtype: str) -> Array:
     view = import_array(where, value, (table.dtype,)).view
     if view.ndim != table.ndim:
         raise ArgumentError(

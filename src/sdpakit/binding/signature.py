@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sdpakit.binding.proofs import Proofs
 from sdpakit.dtypes import DTYPES
 from sdpakit.expr.nodes import Index, Type, postorder
-from sdpakit.ir.program import Program, Table
+from sdpakit.ir.program import Program, ReadTable
 from sdpakit.masks import prefix_tables
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Signature:
     spec: AttentionSpec
     program: Program
     constants: Mapping[str, int | float]
-    tables: Mapping[str, Table]
+    tables: Mapping[str, ReadTable]
     scalars: Mapping[str, Type]
     takes_mask: bool
     takes_offset: bool

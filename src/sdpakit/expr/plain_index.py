@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sdpakit.expr.nodes import Binary, Const, Expr, Index, Select, Unary
-from sdpakit.expr.rewrite import rewrite
+from sdpakit.expr.rewrite import rewrite_once
 
 
 def is_plain_index(node: Expr) -> bool:
@@ -22,7 +22,7 @@ def is_plain_index(node: Expr) -> bool:
     bool
         False for literals.
     """
-    return isinstance(node, Index) or isinstance(rewrite(node, _simpler), Index)
+    return isinstance(node, Index) or isinstance(rewrite_once(node, _simpler), Index)
 
 
 def _simpler(node: Expr) -> Expr | None:

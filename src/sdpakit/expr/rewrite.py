@@ -37,7 +37,7 @@ def rebuild(node: Expr, children: tuple[Expr, ...]) -> Expr:
     return cast(Callable[..., Expr], type(node))(*fields)
 
 
-def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
+def rewrite_once(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
     """Return `root` with `rule` applied once to every distinct node, operands first.
 
     Parameters

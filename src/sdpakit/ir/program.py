@@ -18,7 +18,7 @@ from sdpakit.expr.nodes import Expr, Load, Scalar, Type, postorder
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReadTable:
     """A run-time array that expressions read, with one axis for each index of its loads."""
 
     name: str
@@ -83,10 +83,10 @@ class Program:
         """Return the expressions of the program."""
         return (self.logit, self.mask) if self.sink is None else (self.logit, self.mask, self.sink)
 
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[ReadTable, ...]:
         """Return the tables that the program reads, by name."""
         found = {
-            node.table: Table(node.table, node.dtype, len(node.indices))
+            node.table: ReadTable(node.table, node.dtype, len(node.indices))
             for root in self.roots()
             for node in postorder(root)
             if isinstance(node, Load)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from sdpakit.expr.evaluate import Environment, evaluate
 from sdpakit.expr.nodes import Binary, Const, Expr, Select, Unary
 from sdpakit.ir.program import Program
-from sdpakit.ir.rewrite import Rule, rewrite_program
+from sdpakit.ir.rules import Rule, rewrite_program
 from sdpakit.passes.linear import linear
 
 TRUE, FALSE = Const(True), Const(False)

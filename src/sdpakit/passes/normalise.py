@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sdpakit.expr.nodes import Binary, Expr, Select, Unary
 from sdpakit.ir.program import Program
-from sdpakit.ir.rewrite import rewrite_program
+from sdpakit.ir.rules import rewrite_program
 from sdpakit.passes.fold import fold_rules
 
 

@@ -7,7 +7,7 @@ import pytest
 from sdpakit.errors import InternalError
 from sdpakit.expr.nodes import Binary, Const, Dot, Expr, Index, Select, Unary
 from sdpakit.ir.program import Program
-from sdpakit.ir.rewrite import rewrite, rewrite_program
+from sdpakit.ir.rules import rewrite, rewrite_program
 
 Q, K = Index("q"), Index("k")
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sdpakit.errors import InternalError
-from sdpakit.expr import rewrite as bottom_up
 from sdpakit.expr.nodes import Expr
+from sdpakit.expr.rewrite import rewrite_once
 from sdpakit.ir.program import Program
 
 # Returns the replacement of a node whose operands are already rewritten, or None to keep it.
@@ -46,7 +46,7 @@ def rewrite(root: Expr, rules: Sequence[Rule]) -> Expr:
         return None
 
     for _ in range(_MAX_ROUNDS):
-        result = bottom_up.rewrite(root, first)
+        result = rewrite_once(root, first)
         if result is root:
             return root
         root = result
