@@ -11,6 +11,8 @@ from sdpakit.backends.numba_cpu import abi
 from sdpakit.backends.numba_cpu.functions import new_function
 from sdpakit.backends.numba_cpu.irtypes import Value
 from sdpakit.backends.numba_cpu.layout import PanelLayout
+from sdpakit.backends.numba_cpu.microkernels import CACHE_LINE, qk_rounds
+from sdpakit.backends.numba_cpu.schedule import panel_bytes
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
 STEP_ARGUMENTS = (
@@ -76,6 +78,18 @@ class PanelFrame:
     def weights(self, index: Value | int) -> Value:
         """Return the address of a row of logits or weights."""
         return self.row(self.arg["p"], index)
+
+    def qk_operands(self, group: Value) -> tuple[Value, Value, Value]:
+        """Return where register tile `group` finds its keys, its queries and what to prefetch.
+
+        That is the state of the next panel, which lies behind this one: with some tens of panels it
+        has left the near caches since the last tile of keys.
+        """
+        e, layout = self.e, self.layout
+        k = e.offset(self.arg["kt"], e.imul(group, e.c(layout.rows * layout.k_row_bytes)))
+        done = e.imul(group, e.c(qk_rounds(layout) * CACHE_LINE))
+        ahead = e.iadd(self.arg["qt"], e.iadd(done, e.c(panel_bytes(layout))))
+        return k, e.pointer(self.arg["qt"]), e.pointer(ahead)
 
     def stat(self, name: str, v: int) -> Value:
         """Return the address of vector v of a row of the statistics."""

@@ -11,7 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sdpakit.backends.numba_cpu.irtypes import Value
+from llvmlite import ir
+
+from sdpakit.backends.numba_cpu.functions import declare
+from sdpakit.backends.numba_cpu.irtypes import I32, PTR, Value
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
@@ -20,6 +23,8 @@ Body = Callable[[Value, list[Value]], list[Value]]
 # Multiply-adds of one vector between two jumps. More only makes the code longer.
 QK_STEPS = 48
 PV_STEPS = 24
+
+CACHE_LINE = 64
 
 
 def _accumulate(
@@ -50,12 +55,9 @@ def _accumulate_present(
 
 
 def qk_tile(
-    e: VectorEmitter, layout: PanelLayout, k: Value, qt: Value, s: Value, top: Sequence[Value]
+    e: VectorEmitter, layout: PanelLayout, k: Value, qt: Value, ahead: Value
 ) -> list[Value]:
-    """Emit S[r][0:W] = sum_d K[r, d] * QT[d][0:W] for R rows; return `top` raised to their maxima.
-
-    The maximum does not see a NaN (NUM-4). It costs next to nothing here: the stores of the
-    products leave the arithmetic idle.
+    """Emit the products S[r][0:W] = sum_d K[r, d] * QT[d][0:W] of R rows; return them row by row.
 
     Parameters
     ----------
@@ -63,39 +65,62 @@ def qk_tile(
         First of R packed rows of K, `k_row_bytes` apart.
     qt : pointer
         Packed queries [D][W].
-    s : pointer
-        Where the R rows of W products go.
-    top : sequence of vectors
-        Maximum of each column so far, no NaN.
+    ahead : pointer
+        Memory that will be wanted soon, see `qk_rounds`.
     """
     rows, vectors, esz = layout.rows, layout.vectors, layout.esz
     vector_bytes = layout.lanes * esz
     unroll = QK_STEPS // rows
 
     def step(carried: list[Value], d: int) -> list[Value]:
-        k_at, qt_at, acc = carried[0], carried[1], carried[2:]
+        pointers, acc = carried[:3], carried[3:]
+        k_at, qt_at, _ = pointers
         panel = [e.load(e.offset(qt_at, (d * vectors + v) * vector_bytes)) for v in range(vectors)]
         places = [e.offset(k_at, r * layout.k_row_bytes + d * esz) for r in range(rows)]
         scalars = [e.load(place, e.S) for place in places]
-        return [k_at, qt_at, *_accumulate(e, acc, scalars, panel)]
+        return [*pointers, *_accumulate(e, acc, scalars, panel)]
 
     def body(_: Value, carried: list[Value]) -> list[Value]:
+        _prefetch(e, carried[2])
         for d in range(unroll):
             carried = step(carried, d)
-        k_at, qt_at = carried[:2]
-        moved = [e.offset(k_at, unroll * esz), e.offset(qt_at, unroll * layout.row_bytes)]
-        return [*moved, *carried[2:]]
+        strides = (unroll * esz, unroll * layout.row_bytes, CACHE_LINE)
+        moved = [e.offset(at, stride) for at, stride in zip(carried[:3], strides, strict=True)]
+        return [*moved, *carried[3:]]
 
     blocks, rest = divmod(layout.head_dim, unroll)
-    carried = [k, qt, *[e.const(0.0)] * (rows * vectors)]
+    carried = [k, qt, ahead, *[e.const(0.0)] * (rows * vectors)]
     if blocks:
         carried = e.loop(e.c(blocks), body, carried, "qk.d", guard=False)
     for d in range(rest):
         carried = step(carried, d)
-    acc = carried[2:]
-    for i, value in enumerate(acc):
-        e.store(value, e.offset(s, i * vector_bytes))
-    return [_column_max(e, acc[v::vectors], top[v]) for v in range(vectors)]
+    return carried[3:]
+
+
+def qk_rounds(layout: PanelLayout) -> int:
+    """Return how many cache lines of `ahead` a `qk_tile` prefetches: one in each round."""
+    return layout.head_dim // (QK_STEPS // layout.rows)
+
+
+def _prefetch(e: VectorEmitter, address: Value) -> None:
+    """Ask for the cache line at an address, mapped or not, in the second-level cache."""
+    prefetch = declare(e.b.module, "llvm.prefetch.p0", ir.VoidType(), [PTR, *[I32] * 3])
+    read, second_level, data = (ir.Constant(I32, number) for number in (0, 2, 1))
+    e.b.call(prefetch, [address, read, second_level, data])
+
+
+def store_tile(
+    e: VectorEmitter, layout: PanelLayout, products: Sequence[Value], s: Value, top: Sequence[Value]
+) -> list[Value]:
+    """Store the rows of a tile to `s`; return `top`, no NaN, raised to their maxima.
+
+    The maximum does not see a NaN (NUM-4). It costs next to nothing here: the stores of the
+    products leave the arithmetic idle.
+    """
+    for i, value in enumerate(products):
+        e.store(value, e.offset(s, i * layout.lanes * layout.esz))
+    vectors = layout.vectors
+    return [_column_max(e, products[v::vectors], top[v]) for v in range(vectors)]
 
 
 def _column_max(e: VectorEmitter, values: Sequence[Value], top: Value) -> Value:

@@ -28,7 +28,7 @@ from sdpakit.backends.numba_cpu.frame import PanelFrame
 from sdpakit.backends.numba_cpu.irtypes import Value
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.logits import LogitPhase, Pairs
-from sdpakit.backends.numba_cpu.microkernels import PvOperands, pv_tile, qk_tile
+from sdpakit.backends.numba_cpu.microkernels import PvOperands, pv_tile, qk_tile, store_tile
 from sdpakit.backends.numba_cpu.softmax import SoftmaxPhase
 from sdpakit.backends.numba_cpu.staging import StagingLoop
 
@@ -81,12 +81,12 @@ class PanelStep:
 
     def qk(self) -> list[Value]:
         """Emit phase 1; return the maximum of each column over all rows, pad rows included."""
-        e, layout, arg = self.e, self.layout, self.frame.arg
+        e, layout = self.e, self.layout
 
         def body(g: Value, top: list[Value]) -> Sequence[Value]:
-            k = e.offset(arg["kt"], e.imul(g, e.c(layout.rows * layout.k_row_bytes)))
-            s = e.offset(arg["p"], e.imul(g, e.c(layout.rows * layout.row_bytes)))
-            return qk_tile(e, layout, k, e.pointer(arg["qt"]), s, top)
+            products = qk_tile(e, layout, *self.frame.qk_operands(g))
+            s = self.frame.weights(e.imul(g, e.c(layout.rows)))
+            return store_tile(e, layout, products, s, top)
 
         lowest = [e.const(-math.inf)] * layout.vectors
         top = e.loop(self.frame.groups, body, lowest, "phase.qk", guard=False)
