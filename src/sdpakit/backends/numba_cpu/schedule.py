@@ -14,7 +14,7 @@ from sdpakit.backends.numba_cpu.layout import PanelLayout
 # Panels of one item share each packed tile of K and V: with two thousand rows packing takes 1 % of
 # the time. Their state streams by once a group of tiles, so it may be larger than a near cache.
 STATE_BYTES = 2 * 1024 * 1024
-# A group of packed tiles, and the rows fetched for the next one, stay in the second-level cache while
+# A group of packed tiles, and rows fetched for the next one, stay in the second-level cache while
 # the panels stream by. A step fetches the state of the next panel, so one tile at a time will do.
 TILE_GROUP_BYTES = 128 * 1024
 ITEMS_PER_THREAD = 4  # the last items are unequal: with so many, a thread waits for a small part
