@@ -56,7 +56,7 @@ from sdpakit.conformance.inputs import Array
 from sdpakit.conformance.model import BoundKind, Profile
 from sdpakit.conformance.propagate import propagate
 from sdpakit.dtypes import DTYPES
-from sdpakit.masks import Alibi
+from sdpakit.logits import Alibi
 from sdpakit.reference import Detail
 from sdpakit.reference.expressions import evaluate
 from sdpakit.reference.forward import scope_of
@@ -116,7 +116,8 @@ def bounds(
     -------
     dict of str to array
         "out" (B, Hq, Lq, Dv), and "lse", "max_logit", "entropy", "sum_p2" (B, Hq, Lq), in the axis
-        order of `Detail`. NaN or infinite where the reference is.
+        order of `Detail`. NaN or infinite where the reference is; NaN in "out" where an infinity
+        and NaN are both right, because the weight of an infinite value may be 0 (NUM-4).
     """
     spec = found.operands.spec
     accum = precision or accum_dtype(spec).name
@@ -236,7 +237,10 @@ def biased_error(found: Detail, kind: BoundKind, profile: Profile, accum: str) -
         scaled = np.abs(ops.scale * found.dot)
         near = np.maximum(scaled - e, 0.0)
         slope = 1.0 - np.tanh(near / cap) ** 2
-        e = slope * (e + 2 * u * scaled) + (profile.tanh + 2.0) * u * np.abs(found.capped)
+        before = slope * (e + 2 * u * scaled)
+        # An infinite product is capped to c itself, whatever its error.
+        before = np.where(np.isinf(scaled), 0.0, before)
+        e = before + (profile.tanh + 2.0) * u * np.abs(found.capped)
     if ops.bias is not None:
         rounds = (found.capped != 0.0) & (ops.bias != 0.0)  # x + 0 is exact
         e = e + np.where(rounds, u * np.abs(found.biased), 0.0)
@@ -361,7 +365,18 @@ def _out(found: Detail, rows: Rows, out_dtype: str) -> Array:
         of_sums = np.fmin(of_sums, _hull(found, rows, size))
     # Weights below the normal range may be flushed, products and results may be subnormal.
     tiny = rows.tiny_weight * (found.attended @ size) + SMALLEST[out_dtype]
-    return np.asarray(of_sums + DTYPES[out_dtype].unit_roundoff * ref + tiny)
+    bound = of_sums + DTYPES[out_dtype].unit_roundoff * ref + tiny
+    bound = np.where(np.isfinite(found.out), bound, np.inf)
+    return np.where(_may_vanish(found, rows) @ np.isinf(ops.v)[:, ops.kv_head], np.nan, bound)
+
+
+def _may_vanish(found: Detail, rows: Rows) -> Array:
+    """Return which weights may be below the normal range: times an infinity, 0 gives NaN."""
+    top = found.max_logit[..., None]
+    if found.operands.sinks is not None:
+        top = np.maximum(top, found.operands.sinks[:, None, None])
+    off = rows.e + rows.e.max(axis=-1, initial=0.0)[..., None]
+    return np.asarray(found.attended & (found.logits - top - off <= np.log(rows.tiny_weight)))
 
 
 def _hull(found: Detail, rows: Rows, size: Array) -> Array:
