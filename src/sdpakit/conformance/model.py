@@ -107,6 +107,11 @@ class Case:
         return self.id.split(".")[0]
 
     @property
+    def about_spec(self) -> bool:
+        """Whether `AttentionSpec` itself must refuse: a case about sdpakit, not about a target."""
+        return self.refuses == "SpecError"
+
+    @property
     def dtype(self) -> str:
         """Dtype of q, k, v."""
         return str(self.spec["dtype"])
@@ -287,10 +292,15 @@ class Profile:
         Largest relative error of the two functions, in unit roundoffs of accum_dtype (one unit in
         the last place is two of them).
     weights : float
-        Unit roundoff of the dtype in which weights enter the product with v; 0 if they are not
-        rounded.
+        Unit roundoff of the dtype in which weights enter the product with v, and in the backward
+        that with dout; 0 if they are not rounded.
+    delta, dlogits : float
+        Of gradients: unit roundoff of the dtype in which `out` enters delta = <dout, out>, and in
+        which gradients of logits enter the products with q and k; 0 if they are not rounded.
     """
 
     exp: float = 4.0
     tanh: float = 4.0
     weights: float = 0.0
+    delta: float = 0.0
+    dlogits: float = 0.0

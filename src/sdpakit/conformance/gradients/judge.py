@@ -1,0 +1,131 @@
+"""The judgement of a target on a gradient case."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from sdpakit.conformance.compare import Comparison, compare
+from sdpakit.conformance.contained import Raised, described, step
+from sdpakit.conformance.gradients.bounds import gradient_bounds
+from sdpakit.conformance.gradients.wanted import gradient_operands
+from sdpakit.conformance.inputs import Array
+from sdpakit.conformance.judge import expected
+from sdpakit.conformance.model import Case, Outcome
+from sdpakit.conformance.target import Target
+from sdpakit.conformance.witness import Kept, Witness, same_bits
+from sdpakit.errors import UnsupportedSpecError
+from sdpakit.reference.gradients import gradients
+
+
+def check_gradients(target: Target, case: Case) -> Outcome:
+    """Judge the gradients of a target on a case.
+
+    The call is made twice: the first result is judged, the second must have its bits (DET-1), and
+    neither may write to an operand, `dout` included.
+
+    Parameters
+    ----------
+    target : Target
+        What is judged.
+    case : Case
+        A gradient case.
+
+    Returns
+    -------
+    Outcome
+        "refused" where the target has no gradients, or not of this spec.
+    """
+    operands = case.operands()
+    try:
+        backward = step("prepare_gradients", target.prepare_gradients, case.attention_spec())
+        found = _call(target, case, backward, operands)
+    except Raised as raised:
+        verdict = "refused" if isinstance(raised.error, UnsupportedSpecError) else "error"
+        message = described(raised.error) if verdict == "refused" else str(raised)
+        return Outcome(target.name, case.id, verdict, message=message)
+    return _summed_up(target, case, found)
+
+
+def expected_gradients(case: Case) -> dict[str, Array]:
+    """Return the gradients of a case as the reference has them.
+
+    Parameters
+    ----------
+    case : Case
+        A gradient case.
+
+    Returns
+    -------
+    dict of str to array
+        Float64, by name; made once for several targets in a row.
+    """
+    return _expected(case)
+
+
+@functools.lru_cache(maxsize=8)
+def _expected(case: Case) -> dict[str, Array]:
+    return gradients(expected(case), case.operands()["dout"])
+
+
+def _call(
+    target: Target, case: Case, backward: Callable[..., Any], operands: Mapping[str, Any]
+) -> list[Comparison]:
+    witness = Witness(operands)
+    first = step("the gradients", backward, **operands)
+    if not isinstance(first, Mapping):
+        return [Comparison(np.inf, f"gradients came as a {type(first).__name__}, not by name")]
+    kept = Kept(first)
+    found = _judge(target, case, operands, first)
+    if not case.heavy:
+        second = step("the gradients", backward, **operands)
+        found.extend(
+            Comparison(np.inf, f"{name} has other bits in a second call")
+            for name, array in kept.results.items()
+            if not same_bits(array, second.get(name))
+        )
+    found.extend(Comparison(np.inf, text) for text in (*witness.complaints(), *kept.complaints()))
+    return found
+
+
+def _judge(
+    target: Target, case: Case, operands: Mapping[str, Any], result: Mapping[str, Any]
+) -> list[Comparison]:
+    wanted = gradient_operands(case.attention_spec(), operands)
+    dtypes = {name: like.dtype.name for name, like in wanted.items()}
+    exact = expected_gradients(case)
+    allowed = gradient_bounds(
+        expected(case), operands["dout"], dtypes, case.bound, target.profile, exact=exact
+    )
+    found = [
+        compare(name, result[name], exact[name], allowed[name], dtype)
+        if name in result
+        else Comparison(np.inf, f"{name} did not come back")
+        for name, dtype in dtypes.items()
+    ]
+    found.extend(
+        Comparison(np.inf, f"{name} came back, of which there is no operand")
+        for name in result
+        if name not in dtypes
+    )
+    return found
+
+
+def _summed_up(target: Target, case: Case, found: Iterable[Comparison]) -> Outcome:
+    parts = list(found)
+    share = max(part.share for part in parts)
+    compared = [part.worst for part in parts if part.worst is not None]
+    message = "; ".join(dict.fromkeys(part.message for part in parts if part.message))
+    if message:
+        message = f"{message}\n  {case.id} ({', '.join(case.rules)}) catches: {case.catches}"
+    return Outcome(
+        target.name,
+        case.id,
+        "fail" if message else "ok",
+        share,
+        message,
+        worst=max(compared, key=lambda one: one.share, default=None),
+    )
