@@ -145,3 +145,26 @@ def demo(
 
     if not run(Console(), backend=backend, timing=not quick):
         raise typer.Exit(1)
+
+
+@app.command()
+def fuzz(
+    *,
+    target: Annotated[
+        list[str], typer.Argument(help="One target; several are held against each other.")
+    ],
+    seconds: Annotated[float, typer.Option(help="How long to look.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="Another seed, other cases.")] = 0,
+    time_limit: Annotated[float, typer.Option(help="Seconds for one case.")] = 60.0,
+    plain: Annotated[
+        bool, typer.Option("--plain", metavar="", help="No NaN, infinities, huge numbers.")
+    ] = False,
+) -> None:
+    """Judge targets on random specs until one fails; print that case, shrunk and ready to paste.
+
+    The exit status is 1 if something was found.
+    """
+    from sdpakit.cli.fuzz import Request, run
+
+    if not run(Console(), Request(target, seconds, time_limit, seed, plain)):
+        raise typer.Exit(1)
