@@ -6,7 +6,7 @@ import inspect
 import math
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import InitVar, dataclass, fields
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, cast
@@ -144,6 +144,9 @@ class AttentionSpec:
     equal_lens: bool
     outputs: tuple[str, ...]
     empty_row: str
+    # `dataclasses.replace` would hand on what was derived from the old values, such as v_head_dim
+    # with another head_dim. This makes it refuse, and name what does not.
+    call_spec_replace_instead: InitVar[None]
 
     def __new__(cls, *args: object, **kwargs: object) -> AttentionSpec:
         if args:
@@ -249,13 +252,38 @@ class AttentionSpec:
         scope, roots = _built(self)
         return tuple((name, kind) for name, kind in scalars_of(*roots) if name not in scope.values)
 
+    def replace(self, **changes: Any) -> AttentionSpec:
+        """Return the spec with other values of some fields.
+
+        Parameters
+        ----------
+        **changes
+            New values by field. A field that is not named keeps its value if `repr` shows it;
+            else it takes its default again, which may be the new value of another field.
+
+        Returns
+        -------
+        AttentionSpec
+            Checked as a whole.
+
+        Raises
+        ------
+        SpecError
+            As for `AttentionSpec`.
+
+        Examples
+        --------
+        >>> from sdpakit import AttentionSpec
+        >>> AttentionSpec(q_heads=8, head_dim=64).replace(head_dim=128).v_head_dim
+        128
+        """
+        return AttentionSpec(**(_said(self) | changes))
+
+    __replace__ = replace  # what copy.replace calls
+
     def __repr__(self) -> str:
-        shown = [f"q_heads={self.q_heads}"]
-        for field in fields(self)[1:]:
-            value = getattr(self, field.name)
-            if field.name == "head_dim" or value != _default(self, field.name):
-                shown.append(f"{field.name}={value!r}")
-        return f"AttentionSpec({', '.join(shown)})"
+        shown = ", ".join(f"{name}={value!r}" for name, value in _said(self).items())
+        return f"AttentionSpec({shown})"
 
 
 def _signature() -> inspect.Signature:
@@ -276,6 +304,13 @@ def _default(spec: AttentionSpec, name: str) -> object:
         return ACCUM_DTYPE[spec.dtype]
     other = _DEFAULT_FIELDS.get(name)
     return getattr(spec, other) if other else _SIGNATURE.parameters[name].default
+
+
+def _said(spec: AttentionSpec) -> dict[str, Any]:
+    """Return the fields that make the spec again: those that differ from their defaults."""
+    values = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    always = ("q_heads", "head_dim")
+    return {n: x for n, x in values.items() if n in always or x != _default(spec, n)}
 
 
 def _built(spec: AttentionSpec) -> tuple[Scope, list[Expr]]:

@@ -145,12 +145,46 @@ def test_specs_are_values(fields):
         eval(repr(made), dict(PUBLIC)),
         pickle.loads(pickle.dumps(made)),
         copy.deepcopy(made),
-        dataclasses.replace(made),
+        made.replace(),
     ):
         assert again == made
         assert hash(again) == hash(made)
         assert repr(again) == repr(made)
     assert {made: 1}[spec(**fields)] == 1
+
+
+def test_replace_derives_again_what_was_left_out():
+    plain = spec(q_heads=8, head_dim=64, dtype="float16")
+    wider = plain.replace(head_dim=128, dtype="float64", q_heads=16)
+    assert wider == spec(q_heads=16, head_dim=128, dtype="float64")
+    assert (wider.v_head_dim, wider.out_dtype, wider.accum_dtype) == (128, "float64", "float64")
+    assert wider.kv_heads == 16
+    assert wider.resolved_scale == 1 / math.sqrt(128)
+
+
+@pytest.mark.parametrize("fields", VARIED, ids=repr)
+def test_replace_keeps_what_was_said(fields):
+    made = spec(**fields)
+    assert made.replace(empty_row="nan") == spec(**{**fields, "empty_row": "nan"})
+    assert made.replace(head_dim=128) == spec(**{**fields, "head_dim": 128})
+    assert made.replace(q_heads=18, kv_heads=9).kv_heads == 9
+
+
+def test_replace_checks_and_names_wrong_fields():
+    with pytest.raises(SpecError, match="an unknown field 'sclae'"):
+        spec().replace(sclae=1.0)
+    with pytest.raises(SpecError, match="q_heads"):
+        spec(q_heads=8, kv_heads=4).replace(q_heads=6)
+
+
+def test_the_replace_of_dataclasses_refuses_as_it_would_keep_what_was_derived():
+    with pytest.raises(ValueError, match="call_spec_replace_instead"):
+        dataclasses.replace(spec(), head_dim=128)
+
+
+@pytest.mark.skipif(not hasattr(copy, "replace"), reason="Python 3.13 and later")
+def test_copy_replace_is_that_of_the_spec():
+    assert copy.replace(spec(), head_dim=128).v_head_dim == 128
 
 
 def test_different_specs_differ():

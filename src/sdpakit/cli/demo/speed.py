@@ -7,7 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -128,7 +128,7 @@ def _check_first_head(
     name: str, spec: sk.AttentionSpec, out: Array, arrays: tuple[Array, Array, Array]
 ) -> Check:
     """Check one head of all, which are independent: float64 on each would outlast the demo."""
-    one = replace(spec, q_heads=1, kv_heads=1)
+    one = spec.replace(q_heads=1, kv_heads=1)
     first = tuple(array[:, :1] for array in arrays)
     checks, _ = check_call(f"{name}, head 0", one, out[:, :1], first, {})
     return checks[0]
