@@ -514,6 +514,8 @@ class LayoutOfOutKept(Naive):
 class ComputesOnAnything(Naive):
     """Never refuses."""
 
+    bad_calls = "exact"
+
     def attention(self, spec, q, k, v, **operands):
         try:
             prepare(spec, q, k, v, operands)

@@ -5,13 +5,14 @@ import pytest
 
 from sdpakit.conformance import cases, check, compare
 from sdpakit.conformance.compare import Receiver
-from sdpakit.conformance.judge import by_name, same_bits
+from sdpakit.conformance.intake import by_name
 from sdpakit.conformance.targets.naive import Naive
+from sdpakit.conformance.witness import same_bits
 from sdpakit.errors import ArgumentError, SpecError, UnsupportedSpecError
 from sdpakit.output import AttentionOutput
 
 RIGHT = np.array([[1.0, -2.0], [np.nan, np.inf]])
-BOUND = np.array([[1e-6, 1e-6], [np.nan, np.nan]])
+BOUND = np.array([[1e-6, 1e-6], [np.inf, np.inf]])
 
 
 def judged(got, dtype="float32", reference=RIGHT, bound=BOUND):
@@ -30,6 +31,16 @@ def test_share_and_place_of_the_worst_element():
     assert 4.5 < found.share < 5.5
     assert "out[0, 1]" in found.message
     assert "1 of 4 elements" in found.message
+    worst = found.worst
+    assert (worst.output, worst.index, worst.right, worst.bound) == ("out", (0, 1), -2.0, 1e-6)
+    assert worst.got == float(got[0, 1])
+    assert worst.share == found.share
+
+
+def test_what_passes_has_a_worst_element_too_and_what_has_no_elements_has_none():
+    assert judged(RIGHT.astype(np.float32)).worst.share == 0.0
+    assert judged(np.zeros((0, 3), np.float32), reference=np.zeros((0, 3))).worst is None
+    assert judged(RIGHT).worst is None
 
 
 @pytest.mark.parametrize(
@@ -52,11 +63,25 @@ def test_nan_and_infinity_are_strict(place, value):
     assert str(list(place)) in found.message
 
 
+def test_a_bound_of_nan_lets_an_infinity_and_nan_stand_for_each_other():
+    right, bound = np.array([np.inf, np.nan]), np.full(2, np.nan)
+    for got in ([np.inf, np.nan], [np.nan, np.inf], [np.nan, -np.inf]):
+        assert judged(np.array(got), "float64", right, bound).share == 0.0
+    assert judged(np.array([1.0, np.nan]), "float64", right, bound).share == np.inf
+    assert judged(np.array([np.inf, 1.0]), "float64", right, bound).share == np.inf
+
+
 def test_shape_dtype_and_kind():
     assert "shape" in judged(RIGHT[0].astype(np.float32)).message
     assert "dtype float64" in judged(RIGHT).message
     assert "not an array" in judged([1.0]).message
     assert judged(np.zeros((0, 3), np.float32), reference=np.zeros((0, 3))).message == ""
+    assert "dtype >f4" in judged(RIGHT.astype(">f4")).message
+
+
+def test_a_masked_array_hides_nothing():
+    wrong = np.ma.masked_array(np.zeros((2, 2), np.float32), mask=np.ones((2, 2), bool))
+    assert judged(wrong).share == np.inf
 
 
 def test_overflow_of_the_output_is_an_infinity_of_the_right_sign():
@@ -209,6 +234,8 @@ def test_refusals_ask_for_the_right_exception_with_the_right_text():
     right = "mask: got x\n  allowed: broadcasts\n  remedy: y"
 
     class Raising(Naive):
+        bad_calls = "exact"
+
         def __init__(self, error):
             self.error = error
 
@@ -221,6 +248,8 @@ def test_refusals_ask_for_the_right_exception_with_the_right_text():
     assert check(Raising(IndexError(right)), case).verdict == "error"
 
     class Silent(Naive):
+        bad_calls = "exact"
+
         def attention(self, spec, q, k, v, **operands):
             return {"out": np.zeros(3)}
 

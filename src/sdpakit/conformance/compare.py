@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sdpakit.conformance.inputs import GUARD, Array, np_dtype
+from sdpakit.conformance.intake import Unfit, as_array
+from sdpakit.conformance.model import Worst
 from sdpakit.dtypes import DTYPES
 
 # A quiet NaN whose payload no operation gives: an output that was not written still holds it.
@@ -28,10 +30,13 @@ class Comparison:
         Largest error as a share of its bound.
     message : str
         What is wrong and where, "" if nothing is.
+    worst : Worst or None
+        The element behind `share`; None where no elements were compared.
     """
 
     share: float
     message: str = ""
+    worst: Worst | None = None
 
 
 def compare(name: str, got: object, reference: Array, bound: Array, dtype: str) -> Comparison:
@@ -42,7 +47,7 @@ def compare(name: str, got: object, reference: Array, bound: Array, dtype: str) 
     name : str
         Output, for the message.
     got : object
-        What the target gave.
+        What the target gave, see `intake.as_array`.
     reference, bound : array
         Right values in float64, and the largest error that each may have.
     dtype : str
@@ -54,25 +59,34 @@ def compare(name: str, got: object, reference: Array, bound: Array, dtype: str) 
         NaN must be where the reference has NaN and nowhere else, infinities must be there with
         their sign; a finite value beyond what `dtype` holds may be an infinity.
     """
-    if not isinstance(got, np.ndarray):
-        return Comparison(np.inf, f"{name} is a {type(got).__name__}, not an array")
-    if got.shape != reference.shape:
-        return Comparison(np.inf, f"{name} has shape {got.shape}, right is {reference.shape}")
-    if got.dtype.name != dtype:
-        return Comparison(np.inf, f"{name} has dtype {got.dtype.name}, right is {dtype}")
+    found = as_array(got) if not isinstance(got, Unfit) else got
+    if isinstance(found, Unfit):
+        return Comparison(np.inf, f"{name} {found.why}")
+    if found.shape != reference.shape:
+        return Comparison(np.inf, f"{name} has shape {found.shape}, right is {reference.shape}")
+    if found.dtype != np_dtype(dtype):
+        came = found.dtype.name if found.dtype.isnative else found.dtype.str
+        return Comparison(np.inf, f"{name} has dtype {came}, right is {dtype}")
     if not reference.size:
         return Comparison(0.0)
-    share = _shares(got.astype(np.float64), reference, bound, dtype)
-    worst = np.unravel_index(int(np.argmax(share)), share.shape)
-    largest = float(share[worst])
-    if largest <= 1.0:
-        return Comparison(largest)
-    return Comparison(
-        largest,
-        f"{name}{list(map(int, worst))} = {got[worst]!s}, right is {reference[worst]:.9g}, "
-        f"{largest:.3g} times its bound of {bound[worst]:.3g}; "
-        f"{int((share > 1.0).sum())} of {share.size} elements are wrong",
+    share = _shares(found.astype(np.float64), reference, bound, dtype)
+    place = np.unravel_index(int(np.argmax(share)), share.shape)
+    worst = Worst(
+        output=name,
+        index=tuple(int(i) for i in place),
+        got=float(found[place]),
+        right=float(reference[place]),
+        bound=float(bound[place]),
+        share=float(share[place]),
     )
+    if worst.share <= 1.0:
+        return Comparison(worst.share, worst=worst)
+    message = (
+        f"{name}{list(worst.index)} = {found[place]!s}, right is {worst.right:.9g}, "
+        f"{worst.share:.3g} times its bound of {worst.bound:.3g}; "
+        f"{int((share > 1.0).sum())} of {share.size} elements are wrong"
+    )
+    return Comparison(worst.share, message, worst)
 
 
 def _shares(got: Array, reference: Array, bound: Array, dtype: str) -> Array:
@@ -86,6 +100,8 @@ def _shares(got: Array, reference: Array, bound: Array, dtype: str) -> Array:
         overflowed &= np.sign(got) == np.sign(reference)
         exact = ~(np.isfinite(got) & np.isfinite(reference))
         same = (np.isnan(got) & np.isnan(reference)) | (got == reference) | overflowed
+        # Of an infinity whose weight may be 0, bounds says that NaN is as right.
+        same |= np.isnan(bound) & (np.isnan(got) | (np.isinf(got) & np.isnan(reference)))
         share = np.where(exact, np.where(same, 0.0, np.inf), share)
     # A bound that is NaN or infinite judges nothing, and a finite reference must have one.
     unjudged = np.isfinite(reference) & ~np.isfinite(bound)

@@ -1,117 +1,238 @@
-"""The judgement of a target on a case."""
+"""The judgement of a target on a case: what it computes.
+
+Left to `bad_calls`: cases whose right answer is a refusal. Left to `gradients`: gradients. Left to
+the runner: targets that hang or take the process with them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import re
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sdpakit import errors, reference
+from sdpakit import reference
 from sdpakit.conformance.bounds import bounds
 from sdpakit.conformance.compare import Comparison, Receiver, compare
-from sdpakit.conformance.inputs import np_dtype
+from sdpakit.conformance.contained import StepError, step
+from sdpakit.conformance.inputs import Array, guarded, np_dtype
+from sdpakit.conformance.intake import by_name
 from sdpakit.conformance.model import Case, Outcome, Verdict
-from sdpakit.conformance.target import Target
+from sdpakit.conformance.target import AnyTarget, Target, adopt, refusal
+from sdpakit.conformance.witness import Kept, Witness, same_bits
+from sdpakit.errors import UnsupportedSpecError
 from sdpakit.reference.operands import accum_dtype
 
 if TYPE_CHECKING:
     from sdpakit.spec import AttentionSpec
 
-
-def output_dtype(spec: AttentionSpec, name: str) -> np.dtype[Any]:
-    """Return the dtype of an output (NUM-5)."""
-    if name == "out":
-        return np_dtype(spec.out_dtype)
-    return accum_dtype(spec)
+Attention = Callable[..., Any]
 
 
-def by_name(result: Any, outputs: tuple[str, ...]) -> dict[str, Any]:
-    """Return what a target returned as a mapping from output names.
-
-    Parameters
-    ----------
-    result : array, mapping or named tuple
-        What came.
-    outputs : tuple of str
-        Outputs of the spec.
-
-    Returns
-    -------
-    dict of str to array
-        Whatever came under a name of `outputs`.
-    """
-    if isinstance(result, Mapping):
-        return {name: result[name] for name in outputs if name in result}
-    if hasattr(result, "_asdict"):
-        return dict(result._asdict())
-    return {outputs[0]: result}
-
-
-@functools.lru_cache(maxsize=8)
-def expected(case: Case) -> reference.Detail:
-    """Return what the reference says about a case; several targets in a row share it."""
-    operands = case.operands()
-    operands.pop("dout", None)
-    q, k, v = (operands.pop(name) for name in "qkv")
-    return reference.detail(case.attention_spec(), q, k, v, **operands)
-
-
-def check(target: Target, case: Case) -> Outcome:
+def check(target: AnyTarget, case: Case) -> Outcome:
     """Judge a target on a case.
 
+    The target is asked for those outputs of the case that it gives; the others are `unjudged`, and
+    a target that gives none of them has refused. A call without much memory is made three times:
+    with another v, as the case says (with `out=` if the target takes it), and once more without
+    `out=`; the second is judged, the third must have its bits (DET-1), and neither may change the
+    result of the first.
+
     Parameters
     ----------
-    target : Target
-        What is judged.
+    target : Target, object with `prepare`, or function
+        What is judged; see `adopt`.
     case : Case
-        Forward cases and refusals; gradients are judged elsewhere.
+        Forward, refusal or gradient.
 
     Returns
     -------
     Outcome
-        Never raises for what the target does.
+        Never raises for what the target does; `KeyboardInterrupt` alone passes through. Where a
+        case does not concern the target (see `concerns`) it is not asked, and the verdict is
+        "refused": run through `concerns` first to leave such cases out.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `target` is nothing that can be judged.
     """
+    started = time.perf_counter()
+    outcome = _judged(adopt(target), case)
+    return dataclasses.replace(outcome, seconds=time.perf_counter() - started)
+
+
+def concerns(target: AnyTarget, case: Case) -> bool:
+    """Return whether a case says anything about a target.
+
+    A spec that contradicts itself is refused by `AttentionSpec` before a target is asked. Such a
+    case is about sdpakit, and counts for targets that are sdpakit (`bad_calls` "exact") alone.
+
+    Parameters
+    ----------
+    target : Target, object with `prepare`, or function
+        What would be judged.
+    case : Case
+        Any case.
+
+    Returns
+    -------
+    bool
+        Whether it should be counted, for or against.
+    """
+    return not case.about_spec or adopt(target).bad_calls == "exact"
+
+
+def _judged(target: Target, case: Case) -> Outcome:
+    if case.gradients:
+        from sdpakit.conformance.gradients.judge import check_gradients
+
+        return check_gradients(target, case)
     if case.refuses:
-        return _check_refusal(target, case)
+        from sdpakit.conformance.bad_calls import check_bad_call
+
+        return check_bad_call(target, case)
+    return _check_forward(target, case)
+
+
+def _check_forward(target: Target, case: Case) -> Outcome:
     try:
-        spec = case.attention_spec()
-        attention = target.prepare(spec)
-        found = _call(target, case, spec, attention)
-    except errors.UnsupportedSpecError as error:
+        asked, unjudged = within(target, case)
+    except UnsupportedSpecError as error:
         return Outcome(target.name, case.id, "refused", message=str(error))
-    except Exception as error:  # noqa: BLE001 - whatever a target raises is its verdict
-        text = f"{type(error).__name__}: {error}"
-        return Outcome(target.name, case.id, "error", message=text)
-    share = max((part.share for part in found), default=0.0)
-    message = "; ".join(part.message for part in found if part.message)
+    spec = asked.attention_spec()
+    try:
+        attention = step("prepare", target.prepare, spec)
+        found = _call(target, case, spec, attention)
+    except StepError as raised:
+        return verdict_of(target, case, spec, raised)
+    return _summed_up(target, case, found, unjudged)
+
+
+def within(target: Target, case: Case) -> tuple[Case, tuple[str, ...]]:
+    """Return a case that asks only for outputs that a target gives, and the outputs left out.
+
+    Parameters
+    ----------
+    target : Target
+        What will be asked.
+    case : Case
+        With a spec that holds.
+
+    Returns
+    -------
+    (Case, tuple of str)
+        The same case if it asks for no more.
+
+    Raises
+    ------
+    UnsupportedSpecError
+        If the target gives none of the outputs.
+    """
+    wanted = case.attention_spec().outputs
+    given = tuple(name for name in wanted if name in target.outputs)
+    missing = tuple(name for name in wanted if name not in given)
+    if not given:
+        raise refusal(target.name, f"it gives no {', '.join(missing)}")
+    if not missing:
+        return case, ()
+    return dataclasses.replace(case, spec={**case.spec, "outputs": given}), missing
+
+
+def verdict_of(target: Target, case: Case, spec: AttentionSpec, raised: StepError) -> Outcome:
+    """Return the outcome where a target raised.
+
+    Parameters
+    ----------
+    target, case, spec
+        What was asked of whom.
+    raised : StepError
+        What came.
+
+    Returns
+    -------
+    Outcome
+        "refused" for `UnsupportedSpecError`, but "fail" where the target declares the spec; "error"
+        for anything else.
+    """
+    if not isinstance(raised.error, UnsupportedSpecError):
+        return Outcome(target.name, case.id, "error", message=str(raised))
+    try:
+        declared = step("declares", target.declares, spec)
+    except StepError as other:
+        return Outcome(target.name, case.id, "error", message=str(other))
+    if declared:
+        message = f"refuses a spec that it declares: {raised.error}"
+        return Outcome(target.name, case.id, "fail", message=message)
+    return Outcome(target.name, case.id, "refused", message=str(raised.error))
+
+
+def _summed_up(
+    target: Target, case: Case, found: Iterable[Comparison], unjudged: tuple[str, ...]
+) -> Outcome:
+    parts = list(found)
+    worst = max(parts, key=lambda part: part.share)
+    compared = [part.worst for part in parts if part.worst is not None]
+    message = "; ".join(dict.fromkeys(part.message for part in parts if part.message))
+    verdict: Verdict = "fail" if message else "ok"
     if message:
         message = f"{message}\n  {case.id} ({', '.join(case.rules)}) catches: {case.catches}"
-    return Outcome(target.name, case.id, "fail" if message else "ok", share, message)
+    return Outcome(
+        target.name,
+        case.id,
+        verdict,
+        worst.share,
+        message,
+        worst=max(compared, key=lambda one: one.share, default=None),
+        unjudged=unjudged,
+    )
 
 
 def _call(
-    target: Target, case: Case, spec: AttentionSpec, attention: Callable[..., Any]
+    target: Target, case: Case, spec: AttentionSpec, attention: Attention
 ) -> list[Comparison]:
     operands = case.operands()
     operands.pop("dout", None)
-    before = _snapshot(operands)
-    receivers = _receivers(case, spec) if target.takes_out else {}
-    given = dict(operands)
-    if receivers:
-        given["out"] = {name: receiver.array for name, receiver in receivers.items()}
-    result = by_name(attention(**given), spec.outputs)
+    witness = Witness(operands)
+    earlier = Kept({}) if case.heavy else Kept(_called(attention, _with_other_v(operands), spec))
+    if witness.complaints():  # the operands are no longer those of the case
+        return [_complaint(text) for text in witness.complaints()]
+    receivers = receivers_of(case, spec) if target.takes_out else {}
+    result = _called(attention, operands, spec, receivers)
     found = _judge(target, case, spec, result)
+    found.extend(_is_earlier(part, result, earlier) for part in found[:] if part.message)
     for name, receiver in receivers.items():
         found.append(_complaint(receiver.complaint(name)))
         if result.get(name) is not receiver.array:
             found.append(_complaint(f"{name}: the array given as out= is not what came back"))
-    if receivers and not case.heavy:
-        found.extend(_same_again(by_name(attention(**operands), spec.outputs), result))
-    found.extend(_complaint(f"{name} was written to") for name in _changed(operands, before))
+    if not case.heavy:
+        found.extend(_same_again(_called(attention, operands, spec), result, given=bool(receivers)))
+    found.extend(_complaint(text) for text in (*witness.complaints(), *earlier.complaints()))
     return found
+
+
+def _called(
+    attention: Attention,
+    operands: Mapping[str, Any],
+    spec: AttentionSpec,
+    receivers: Mapping[str, Receiver] | None = None,
+) -> dict[str, Any]:
+    """Return the outputs of one call by name."""
+    given = dict(operands)
+    if receivers:
+        given["out"] = {name: receiver.array for name, receiver in receivers.items()}
+    result = step("the call", attention, **given)
+    return step("reading what came back", by_name, result, spec.outputs)
+
+
+def _with_other_v(operands: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the operands with keys of v in reverse order, and other signs."""
+    v: Array = operands["v"]
+    with np.errstate(all="ignore"):
+        return {**operands, "v": guarded(-v[:, ::-1, ::-1])}
 
 
 def _judge(
@@ -132,7 +253,45 @@ def _judge(
     return found
 
 
-def _receivers(case: Case, spec: AttentionSpec) -> dict[str, Receiver]:
+def _is_earlier(part: Comparison, result: Mapping[str, Any], earlier: Kept) -> Comparison:
+    """Say so where a wrong `out` is that of the call before, which had another v."""
+    wrong = part.message.startswith("out[")
+    if wrong and same_bits(result["out"], earlier.results.get("out")):
+        return _complaint("out has the bits of an earlier call, which had another v")
+    return Comparison(0.0)
+
+
+@functools.lru_cache(maxsize=8)
+def expected(case: Case) -> reference.Detail:
+    """Return what the reference says about a case; several targets in a row share it."""
+    operands = case.operands()
+    operands.pop("dout", None)
+    q, k, v = (operands.pop(name) for name in "qkv")
+    return reference.detail(case.attention_spec(), q, k, v, **operands)
+
+
+def output_dtype(spec: AttentionSpec, name: str) -> np.dtype[Any]:
+    """Return the dtype of an output (NUM-5)."""
+    if name == "out":
+        return np_dtype(spec.out_dtype)
+    return accum_dtype(spec)
+
+
+def receivers_of(case: Case, spec: AttentionSpec) -> dict[str, Receiver]:
+    """Return memory for each output of a spec, to be given as `out=`.
+
+    Parameters
+    ----------
+    case : Case
+        Has the sizes.
+    spec : AttentionSpec
+        Has outputs, dtypes and layout.
+
+    Returns
+    -------
+    dict of str to Receiver
+        By output name.
+    """
     batch, q_heads, q_len, _ = case.shape.pairs
     lengths = (q_len, q_heads) if spec.layout == "bshd" else (q_heads, q_len)
     shapes = dict.fromkeys(spec.outputs, (batch, q_heads, q_len))
@@ -144,71 +303,13 @@ def _complaint(message: str) -> Comparison:
     return Comparison(np.inf if message else 0.0, message)
 
 
-def _same_again(second: Mapping[str, Any], first: Mapping[str, Any]) -> list[Comparison]:
+def _same_again(
+    second: Mapping[str, Any], first: Mapping[str, Any], *, given: bool
+) -> list[Comparison]:
     """Compare two calls bit by bit (DET-1), the second without `out=`."""
+    how = ", without out=" if given else ""
     return [
-        _complaint(f"{name} has other bits in a second call, without out=")
+        _complaint(f"{name} has other bits in a second call{how}")
         for name, array in first.items()
-        if not same_bits(array, second.get(name))
+        if isinstance(array, np.ndarray) and not same_bits(array, second.get(name))
     ]
-
-
-def same_bits(a: Any, b: Any) -> bool:
-    """Return whether two arrays agree in shape, dtype and every bit; any NaN is like another."""
-    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
-        return False
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    both_nan = np.isnan(a.astype(np.float64)) & np.isnan(b.astype(np.float64))
-    bits = np.dtype(f"uint{8 * a.dtype.itemsize}")
-    same = np.ascontiguousarray(a).view(bits) == np.ascontiguousarray(b).view(bits)
-    return bool((same | both_nan).all())
-
-
-def _snapshot(operands: Mapping[str, Any]) -> dict[str, bytes]:
-    arrays = {**operands, **operands.get("params", {})}
-    return {
-        name: np.array(x, copy=True).tobytes()
-        for name, x in arrays.items()
-        if isinstance(x, np.ndarray)
-    }
-
-
-def _changed(operands: Mapping[str, Any], before: Mapping[str, bytes]) -> list[str]:
-    after = _snapshot(operands)
-    return [name for name in before if after[name] != before[name]]
-
-
-def _check_refusal(target: Target, case: Case) -> Outcome:
-    wanted = getattr(errors, case.refuses)
-    receiver: dict[str, Receiver] = {}
-    try:
-        spec = case.attention_spec()
-        attention = target.prepare(spec)
-        operands = case.operands()
-        if target.takes_out and "out" not in operands:
-            receiver = _receivers(case, spec)
-            operands["out"] = {name: item.array for name, item in receiver.items()}
-        attention(**operands)
-    except wanted as error:
-        return _judge_refusal(target, case, error, receiver)
-    except errors.UnsupportedSpecError as error:
-        return Outcome(target.name, case.id, "refused", message=str(error))
-    except Exception as error:  # noqa: BLE001 - whatever a target raises is its verdict
-        text = f"{type(error).__name__} in place of {case.refuses}: {error}"
-        return Outcome(target.name, case.id, "error", message=text)
-    message = f"no {case.refuses} was raised\n  {case.id} catches: {case.catches}"
-    return Outcome(target.name, case.id, "fail", message=message)
-
-
-def _judge_refusal(
-    target: Target, case: Case, error: Exception, receivers: Mapping[str, Receiver]
-) -> Outcome:
-    text = str(error)
-    complaints = [
-        *([] if re.search(case.match, text) else [f"the message has no {case.match!r}: {text}"]),
-        *(["the message is not of ERR-1"] if "remedy:" not in text else []),
-        *(f"{name} was written to" for name, r in receivers.items() if not r.is_untouched()),
-    ]
-    verdict: Verdict = "fail" if complaints else "ok"
-    return Outcome(target.name, case.id, verdict, message="; ".join(complaints))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from sdpakit import errors, reference
+from sdpakit import reference
 from sdpakit.conformance.bounds import bounds
+from sdpakit.conformance.contained import StepError, described, step
 from sdpakit.conformance.inputs import Array, Draw
-from sdpakit.conformance.judge import by_name, same_bits
+from sdpakit.conformance.intake import by_name
 from sdpakit.conformance.model import Case, Level, Outcome, Shape
-from sdpakit.conformance.target import Target
+from sdpakit.conformance.target import AnyTarget, Target, adopt, refusal
+from sdpakit.conformance.witness import same_bits
+from sdpakit.errors import UnsupportedSpecError
 
 Results: TypeAlias = dict[str, Array]
 ALL = ("out", "lse", "max_logit", "entropy", "sum_p2")
@@ -44,9 +49,15 @@ class Bench:
 
     def kernel(self, shape: Shape = SHAPE, **spec: Any) -> Callable[..., Results]:
         """Return a callable from operands to outputs by name."""
-        made = self._case(shape, spec).attention_spec()
+        wanted = self._case(shape, spec).attention_spec().outputs
+        outputs = tuple(name for name in wanted if name in self.target.outputs)
+        if not outputs:
+            raise refusal(self.target.name, f"it gives no {', '.join(wanted)}")
+        made = self._case(shape, {**spec, "outputs": outputs}).attention_spec()
         attention = self.target.prepare(made)
-        return lambda **operands: by_name(attention(**operands), made.outputs)
+        return lambda **operands: _Given(
+            by_name(attention(**operands), made.outputs), self.target, outputs
+        )
 
     def call(self, operands: Mapping[str, Any], shape: Shape = SHAPE, **spec: Any) -> Results:
         """Return the outputs of one call."""
@@ -77,6 +88,20 @@ class Bench:
     def _case(self, shape: Shape, spec: Mapping[str, Any]) -> Case:
         full = {"outputs": ALL, **spec, "dtype": self.dtype}
         return Case(id="relation", rules=(), catches="", shape=shape, spec=full)
+
+
+class _Given(dict[str, Array]):
+    """Outputs of one call; to read one that the target does not give is to be refused."""
+
+    def __init__(self, results: Results, target: Target, outputs: tuple[str, ...]) -> None:
+        super().__init__(results)
+        self._target = target
+        self._outputs = outputs
+
+    def __missing__(self, name: str) -> Array:
+        if name in self._outputs:
+            raise KeyError(f"{name} did not come back")
+        raise refusal(self._target.name, f"it gives no {name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +138,13 @@ class Relation:
     source: str = ""
 
 
-def check_relation(target: Target, relation: Relation, dtype: str) -> Outcome:
+def check_relation(target: AnyTarget, relation: Relation, dtype: str) -> Outcome:
     """Judge a target on a relation.
 
     Parameters
     ----------
-    target : Target
-        What is judged.
+    target : Target, object with `prepare`, or function
+        What is judged; see `adopt`.
     relation : Relation
         What must hold.
     dtype : str
@@ -130,16 +155,22 @@ def check_relation(target: Target, relation: Relation, dtype: str) -> Outcome:
     Outcome
         "refused" also where the target lacks what the relation needs.
     """
+    started = time.perf_counter()
+    outcome = _judged(adopt(target), relation, dtype)
+    return dataclasses.replace(outcome, seconds=time.perf_counter() - started)
+
+
+def _judged(target: Target, relation: Relation, dtype: str) -> Outcome:
     name = f"{relation.id}.{dtype}"
     if relation.needs and not getattr(target, relation.needs, False):
         return Outcome(target.name, name, "refused", message=f"no {relation.needs}")
     seed = sum(name.encode())
     try:
-        wrong = relation.judge(Bench(target, dtype, seed))
-    except errors.UnsupportedSpecError as error:
-        return Outcome(target.name, name, "refused", message=str(error))
-    except Exception as error:  # noqa: BLE001 - whatever a target raises is its verdict
-        return Outcome(target.name, name, "error", message=f"{type(error).__name__}: {error}")
+        wrong = step("the relation", relation.judge, Bench(target, dtype, seed))
+    except StepError as raised:
+        if isinstance(raised.error, UnsupportedSpecError):
+            return Outcome(target.name, name, "refused", message=str(raised.error))
+        return Outcome(target.name, name, "error", message=described(raised.error))
     message = "; ".join(wrong)
     if message:
         message += f"\n  {name} ({', '.join(relation.rules)}) catches: {relation.catches}"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sdpakit.conformance.cases.make import gh
+from sdpakit.conformance.contained import described
 from sdpakit.conformance.inputs import np_dtype, with_strides
 from sdpakit.conformance.model import Shape
 from sdpakit.conformance.relations.bench import (
@@ -81,7 +82,10 @@ def _at_once(bench: Bench) -> list[str]:
 
     def work(number: int) -> None:
         for _ in range(3):
-            wrong.extend(other_bits(alone[number % 2], kernels[number % 2](**given)))
+            try:
+                wrong.extend(other_bits(alone[number % 2], kernels[number % 2](**given)))
+            except Exception as error:  # noqa: BLE001 - a thread's exception would be lost
+                wrong.append(described(error))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads:

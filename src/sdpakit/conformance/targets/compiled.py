@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sdpakit.conformance.target import BaseTarget
+from sdpakit.conformance.target import BadCalls, BaseTarget
 
 if TYPE_CHECKING:
     from sdpakit.spec import AttentionSpec
@@ -24,6 +24,7 @@ class Compiled(BaseTarget):
 
     takes_out = True
     takes_threads = True
+    bad_calls: BadCalls = "exact"
 
     def __init__(self, backend: str, options: Mapping[str, Any] | None = None) -> None:
         self.name = backend

@@ -13,7 +13,7 @@ import numpy as np
 
 from sdpakit.conformance.gradients.naive import Backward
 from sdpakit.conformance.inputs import Array, np_dtype
-from sdpakit.conformance.target import BaseTarget
+from sdpakit.conformance.target import BadCalls, BaseTarget
 from sdpakit.logits import Alibi
 from sdpakit.reference.expressions import Scope, evaluate, param
 from sdpakit.reference.masks import offset, visible
@@ -30,6 +30,7 @@ class Naive(BaseTarget):
     """
 
     name = "naive"
+    bad_calls: BadCalls = "unchecked"
 
     def prepare(self, spec: AttentionSpec) -> Callable[..., dict[str, Array]]:
         """Return a callable for the spec; see `Target.prepare`."""

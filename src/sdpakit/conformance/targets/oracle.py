@@ -12,7 +12,7 @@ from sdpakit import reference
 from sdpakit.conformance.gradients.wanted import gradient_operands
 from sdpakit.conformance.inputs import Array
 from sdpakit.conformance.judge import output_dtype
-from sdpakit.conformance.target import BaseTarget
+from sdpakit.conformance.target import BadCalls, BaseTarget
 
 if TYPE_CHECKING:
     from sdpakit.spec import AttentionSpec
@@ -22,6 +22,7 @@ class Reference(BaseTarget):
     """The oracle as a target: it must pass its own judgement."""
 
     name = "reference"
+    bad_calls: BadCalls = "unchecked"
 
     def prepare(self, spec: AttentionSpec) -> Callable[..., dict[str, Array]]:
         """Return a callable for the spec; see `Target.prepare`."""
