@@ -1,6 +1,7 @@
 """The driver works where Numba cannot keep its compiled form, and says so once."""
 
 import pickle
+from contextlib import nullcontext
 
 import pytest
 
@@ -35,6 +36,40 @@ def test_without_a_cache_it_is_compiled_anew_with_a_warning(monkeypatch, error):
     with pytest.warns(CacheWarning, match="set NUMBA_CACHE_DIR"):
         assert driver.worker.__wrapped__() is driver._work
     assert asked == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("writable", "named", "asked"),
+    [
+        (False, {}, [False]),
+        (True, {}, [True]),
+        (False, {"XDG_CACHE_HOME": "/caches"}, [True]),
+        (False, {"HOME": "/home/user"}, [True]),
+    ],
+)
+def test_without_a_home_numba_is_not_asked_to_make_a_folder_of_that_name(
+    monkeypatch, writable, named, asked
+):
+    """In a read-only installation it would keep the driver below "~", taken literally."""
+
+    def nobody(_uid):
+        raise KeyError("getpwuid(): uid not found")
+
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in named.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.setattr(driver.config, "CACHE_DIR", "")
+    monkeypatch.setattr("os.access", lambda *_: writable)
+    found = []
+    monkeypatch.setattr(
+        driver, "njit", lambda *_, cache=False, **__: found.append(cache) or (lambda work: work)
+    )
+    expected = pytest.warns(CacheWarning, match="Could not determine home directory")
+    with nullcontext() if asked[0] else expected:
+        assert driver.worker.__wrapped__() is driver._work
+    assert found == asked
 
 
 def test_a_fault_of_the_code_is_not_taken_for_one_of_the_cache(monkeypatch):

@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import pickle
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import config, njit, types
 from numba.extending import intrinsic
 
 from sdpakit.errors import CacheWarning
@@ -546,13 +548,28 @@ def _work(d: int, scratch: int) -> None:
 _SIGNATURE = types.void(types.int64, types.int64)
 
 
+def _check_place_of_cache() -> None:
+    """Raise RuntimeError where Numba's cache would be a folder named "~" in the working directory.
+
+    Numba takes the directory that is configured, else that of this file, else the user's, which it
+    does not find without a home.
+    """
+    beside = Path(__file__).with_name("__pycache__")
+    if not beside.is_dir():
+        beside = beside.parent
+    named = config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME")
+    if not named and not os.access(beside, os.W_OK):
+        Path.home()
+
+
 @functools.cache
 def worker() -> Callable[[int, int], None]:
     """Return the compiled `_work`, from Numba's cache on disk where there is one."""
     try:
+        _check_place_of_cache()
         return njit(_SIGNATURE, nogil=True, cache=True)(_work)
     except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
-        # A read-only or full disk, or a damaged file; a fault of the code itself shows again below.
+        # A full or read-only disk, no home, a damaged file; a fault of the code shows again below.
         warnings.warn(
             f"the driver of numba_cpu is compiled anew in every process: {error}; "
             "set NUMBA_CACHE_DIR to a directory that can be written",
