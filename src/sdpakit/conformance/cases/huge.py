@@ -16,7 +16,6 @@ def cases() -> list[Case]:
         shape=Shape(q_heads=1, q_len=2, kv_len=2),
         recipe=_far_keys,
         dtypes=("float16",),
-        level="full",
         source=gh("Dao-AILab/flash-attention#2611"),
         heavy="4.3 GiB of address space, untouched but for two pages",
     )

@@ -1,0 +1,35 @@
+"""Deliberately wrong programs, each of which named core cases notice: the judge of the judge.
+
+`python -m sdpakit.conformance.mutants` judges them all on all core cases (see `matrix`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+
+from sdpakit.conformance.mutants.model import Mutant, mutant
+
+__all__ = ["MUTANTS", "THEMES", "Mutant", "mutant"]
+
+THEMES: tuple[str, ...] = (
+    "softmax",
+    "precision",
+    "statistics",
+    "specials",
+    "expressions",
+    "memory",
+    "refusals",
+    "masks",
+    "scale",
+)
+
+
+def _all() -> Mapping[str, Mutant]:
+    themes = (import_module(f"{__name__}.{theme}") for theme in THEMES)
+    made = [found for theme in themes for found in theme.MUTANTS]
+    return MappingProxyType({found.name: found for found in made})
+
+
+MUTANTS: Mapping[str, Mutant] = _all()
