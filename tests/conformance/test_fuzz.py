@@ -1,156 +1,205 @@
-"""Random valid specs on every backend; a failing one is shrunk and printed as a case."""
+"""The fuzzer: it finds planted faults, shrinks them, and what it prints is the same case again."""
+
+import dataclasses
+import math
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, note, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings
 
-from sdpakit.conformance import Case, Shape, builtin_targets, check
-from sdpakit.dtypes import FLOATS
-from sdpakit.expr.functions import to_float, where
-from sdpakit.expr.nodes import Index, postorder
-from sdpakit.expr.operands import Table
-from sdpakit.logits import Alibi
-from sdpakit.masks import Causal, Dense, Dilated, Document, Predicate, Prefix, Scope, Window
+from sdpakit.conformance import builtin_targets, check
+from sdpakit.conformance.fuzz import Hostile, Operands
+from sdpakit.conformance.fuzz.differential import split
+from sdpakit.conformance.fuzz.paste import paste
+from sdpakit.conformance.fuzz.search import search
+from sdpakit.conformance.fuzz.session import fuzz
+from sdpakit.conformance.fuzz.strategies import cases
+from sdpakit.conformance.inputs import Draw
+from sdpakit.conformance.model import Case, Shape
+from sdpakit.conformance.targets.naive import Naive
+from sdpakit.errors import ArgumentError
 
 TARGETS = builtin_targets()
-ALIGN = st.sampled_from(["top_left", "bottom_right", "offset"])
-OUTPUTS = ("out", "lse", "max_logit", "entropy", "sum_p2")
-COUNT = st.one_of(st.none(), st.integers(0, 40))
-SLOPES = Table("slopes", "float32", 1)
-LOGITS = {
-    "alibi": Alibi("slopes", "bottom_right"),
-    "scaled": lambda x, i: x * 0.5 - to_float((i.k - i.q) % 5),
-    "picked": lambda x, i: where((i.k + i.h) % 4 == 1, -float("inf"), x + SLOPES[i.h]),
-}
-
-
-@st.composite
-def affine(draw):
-    """A comparison of small linear forms, possibly modulo something."""
-    a, b, c = (draw(st.integers(-3, 3)) for _ in range(3))
-    step, least = draw(st.integers(0, 6)), draw(st.integers(-20, 20))
-    sign = draw(st.booleans())
-
-    def predicate(i):
-        value = i.q * a + i.k * b + i.h * c
-        value = value % (step + 1) if step > 1 else value
-        return value >= least % (step + 1) if sign else value < least
-
-    return Predicate(predicate)
-
-
-LEAVES = st.one_of(
-    st.builds(Causal, ALIGN),
-    st.builds(Window, COUNT, COUNT, ALIGN),
-    st.builds(Prefix, st.one_of(st.integers(0, 60), st.just("prefix"))),
-    st.just(Document("rows", "keys")),
-    st.builds(Dilated, st.integers(1, 7), ALIGN),
-    st.just(Dense()),
-    affine(),
-)
-MASKS = st.recursive(
-    LEAVES,
-    lambda some: st.one_of(
-        st.tuples(some, some).map(lambda pair: pair[0] & pair[1]),
-        st.tuples(some, some).map(lambda pair: pair[0] | pair[1]),
-        some.map(lambda mask: ~mask),
-    ),
-    max_leaves=4,
+FEW = settings(
+    max_examples=25,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
 
 
-@st.composite
-def shapes(draw):
-    kv_heads = draw(st.integers(1, 2))
-    return Shape(
-        batch=draw(st.integers(0, 3)),
-        q_heads=kv_heads * draw(st.integers(1, 3)),
-        kv_heads=kv_heads,
-        q_len=draw(st.integers(0, 45)),
-        kv_len=draw(st.integers(0, 140)),
-        head_dim=draw(st.sampled_from([1, 3, 8, 16, 33])),
-        v_head_dim=draw(st.sampled_from([1, 5, 8, 16, 40])),
-    )
+class NoCap(Naive):
+    name = "no_cap"
+
+    def attention(self, spec, q, k, v, **operands):
+        made = object.__new__(type(spec))
+        for field in dataclasses.fields(spec):
+            value = None if field.name == "softcap" else getattr(spec, field.name)
+            object.__setattr__(made, field.name, value)
+        return super().attention(made, q, k, v, **operands)
 
 
-@st.composite
-def some_cases(draw):
-    shape = draw(shapes())
-    spec = {
-        "dtype": draw(st.sampled_from(FLOATS)),
-        "layout": draw(st.sampled_from(["bhsd", "bshd"])),
-        "scale": draw(st.sampled_from([None, 0.0, 1.0, -0.7, 30.0])),
-        "softcap": draw(st.sampled_from([None, 2.0, 50.0])),
-        "mask": draw(st.none() | MASKS),
-        "logits": LOGITS.get(draw(st.sampled_from(["", "", *LOGITS]))),
-        "bias": draw(st.sampled_from([None, None, *FLOATS])),
-        "sinks": draw(st.booleans()),
-        "q_lens": draw(st.booleans()),
-        "kv_lens": draw(st.booleans()),
-        "outputs": draw(st.sampled_from([("out",), ("out", "lse"), OUTPUTS])),
-        "empty_row": draw(st.sampled_from(["zero", "nan"])),
-    }
-    ones = draw(st.lists(st.booleans(), min_size=4, max_size=4))
-    dims = tuple(1 if one else size for one, size in zip(ones, shape.pairs, strict=True))
-    number = draw(st.integers(0, 2**20))
-    case = Case(
-        id=f"fuzz.{number}",
-        rules=(),
-        catches="whatever it finds",
-        shape=shape,
-        spec=spec,
-        recipe=lambda source: operands(source, case, dims),
-        bound="hard",
-    )
-    return case
-
-
-def reads_offset(spec):
-    """An unbounded window has an alignment that nothing reads."""
-    return spec.mask is not None and Index("q_offset") in postorder(spec.mask.build(Scope()))
-
-
-def operands(draw, case, dims):
-    """Return what the spec of a case reads, and no more."""
-    shape, spec = case.shape, case.attention_spec()
-    found = {}
-    for name, length in (("q_lens", shape.q_len), ("kv_lens", shape.kv_len)):
-        if getattr(spec, name):
-            found[name] = draw.ints(0, length + 1, shape.batch)
-    if spec.bias:
-        found["bias"] = draw.normal(*dims, dtype=spec.bias)
-    if spec.sinks:
-        found["sinks"] = draw.normal(shape.q_heads, dtype="float32")
-    text = repr(spec.mask)
-    if "Dense" in text:
-        found["mask"] = draw.bools(*dims)
-    if reads_offset(spec):
-        found["q_offset"] = draw.ints(-50, 150, shape.batch)
-    tables = {
-        "slopes": draw.normal(shape.q_heads, dtype="float32"),
-        "prefix": draw.ints(0, 60, shape.batch, dtype="int64"),
-        "rows": np.sort(draw.ints(0, 4, shape.batch, shape.q_len), axis=1),
-        "keys": draw.ints(0, 4, shape.batch, shape.kv_len),
-    }
-    read = {table.name for table in spec.tables()}
-    found["params"] = {name: table for name, table in tables.items() if name in read}
-    return found
+def pasted(source):
+    """Run a pasted program; return the case that it makes."""
+    names = {}
+    exec(source, names)
+    return names["case"]
 
 
 @pytest.mark.parametrize(("backend", "examples"), [("interp", 60), ("numba_cpu", 12)])
 def test_random_specs(backend, examples):
-    @settings(
-        max_examples=examples,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(some_cases())
+    @settings(FEW, max_examples=examples)
+    @given(cases())
     def judge(case):
-        note(f"Case(id={case.id!r}, shape={case.shape!r}, spec={dict(case.spec)!r})")
         outcome = check(TARGETS[backend], case)
-        assert outcome.verdict == "ok", f"{outcome.verdict}: {outcome.message}"
+        assert outcome.verdict == "ok", f"{outcome.verdict}: {outcome.message}\n{paste(case)}"
 
     judge()
+
+
+@pytest.mark.parametrize("target", ["naive", "reference"])
+def test_random_gradients(target):
+    @settings(FEW)
+    @given(cases(gradients=True))
+    def judge(case):
+        outcome = check(TARGETS[target], case)
+        assert outcome.verdict == "ok", f"{outcome.verdict}: {outcome.message}\n{paste(case)}"
+
+    judge()
+
+
+@settings(FEW)
+@given(cases())
+def test_a_pasted_case_is_the_same_case(case):
+    again = pasted(paste(case))
+    assert (again.id, again.shape, again.bound) == (case.id, case.shape, case.bound)
+    assert again.attention_spec() == case.attention_spec()
+    first, second = case.operands(), again.operands()
+    assert first.keys() == second.keys()
+    for name, value in flat(first).items():
+        other = flat(second)[name]
+        assert value.tobytes() == other.tobytes()
+        assert value.strides == other.strides
+
+
+def flat(operands):
+    return {**operands, **operands.get("params", {}), "params": np.zeros(0)}
+
+
+def test_a_fault_is_found_and_shrunk():
+    found = search([NoCap()], seconds=120, hostile=False)
+    assert found.finding is not None
+    assert "fail" in found.finding.message
+    case = pasted(found.finding.source)
+    assert check(NoCap(), case).verdict == "fail"
+    assert check(Naive(), case).verdict == "ok"
+    assert case.shape.batch * case.shape.q_heads * case.shape.q_len == 1
+    assert case.spec["mask"] is None
+    assert case.spec["softcap"] == 2.0
+
+
+def test_the_same_seed_gives_the_same_finding():
+    first, second = (search([NoCap()], seconds=120, first_seed=3, hostile=False) for _ in "ab")
+    assert first.finding == second.finding
+
+
+def test_nothing_is_found_where_nothing_is_wrong():
+    found = search([TARGETS["reference"]], seconds=3)
+    assert found.finding is None
+    assert found.tried > 0
+
+
+def test_the_clock_ends_the_search():
+    assert search([TARGETS["reference"]], seconds=0.0).tried == 0
+
+
+class Renamed(Naive):
+    def __init__(self, name):
+        self.name = name
+
+
+def test_several_targets_are_held_against_each_other():
+    found = search([Renamed("a"), Renamed("b"), Renamed("c"), NoCap()], seconds=120, hostile=False)
+    assert found.finding is not None
+    message = found.finding.message
+    assert "out splits 3 to 1" in message
+    assert "a, b, c, (the reference)" in message
+    assert "no_cap: 1 of 1 elements differ" in message
+
+
+CASE = Case(id="fuzz.one", rules=(), catches="", shape=Shape(), spec={"dtype": "float32"})
+
+
+class Raising(Naive):
+    name = "raising"
+
+    def attention(self, spec, q, k, v, **operands):
+        raise RuntimeError("out of paper")
+
+
+class Wide(Naive):
+    name = "wide"
+
+    def attention(self, spec, q, k, v, **operands):
+        found = super().attention(spec, q, k, v, **operands)
+        return {name: np.concatenate([x, x], axis=-1) for name, x in found.items()}
+
+
+def test_what_the_sides_of_a_split_say():
+    assert split([Naive(), Renamed("b")], CASE).message == ""
+    assert "raising: raised RuntimeError: out of paper" in split([Naive(), Raising()], CASE).message
+    assert "wide: shape (1, 2, 5, 16), not (1, 2, 5, 8)" in split([Naive(), Wide()], CASE).message
+    assert split([Raising(), Raising()], CASE).message == ""  # both on one side
+
+
+def test_hostile_values_land_where_they_are_told():
+    shape = Shape(q_len=6, kv_len=9)
+    made = Operands(hostile=(Hostile("k", math.nan, 1, whole_rows=True),))(
+        Draw(shape, "float32", 1)
+    )
+    assert np.isnan(made["k"]).all(axis=-1).sum() == 1
+    assert np.isnan(made["k"]).sum() == shape.head_dim
+    made = Operands(hostile=(Hostile("v", math.inf, 2),))(Draw(shape, "float32", 1))
+    assert 1 <= np.isinf(made["v"]).sum() <= 2
+    assert not np.isnan(made["q"]).any()
+
+
+SLEEPY = """
+import os, time
+from sdpakit.conformance.targets.naive import Naive
+
+class Sleeps(Naive):
+    name = "sleeps"
+    def attention(self, *given, **operands):
+        time.sleep(60)
+
+class Dies(Naive):
+    name = "dies"
+    def attention(self, *given, **operands):
+        os._exit(7)
+
+class Segfaults(Naive):
+    name = "segfaults"
+    def attention(self, *given, **operands):
+        import ctypes
+        ctypes.string_at(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("Sleeps", "hang: no answer within"), ("Dies", "status 7"), ("Segfaults", "SIGSEGV")],
+)
+def test_a_hang_and_a_death_are_findings(tmp_path, name, says):
+    file = tmp_path / "bad.py"
+    file.write_text(SLEEPY)
+    found = fuzz([f"{file}:{name}"], seconds=30, time_limit=2.0)
+    assert found.finding is not None
+    assert says in found.finding.message
+    assert pasted(found.finding.source.split("print(")[0]).id.startswith("fuzz.")
+
+
+def test_a_target_that_is_not_there_is_refused():
+    with pytest.raises(ArgumentError, match="no_such_target"):
+        fuzz(["no_such_target"], seconds=1)

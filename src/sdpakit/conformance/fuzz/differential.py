@@ -11,7 +11,8 @@ import numpy as np
 
 from sdpakit.conformance.bounds import bounds
 from sdpakit.conformance.inputs import Array
-from sdpakit.conformance.judge import by_name, expected
+from sdpakit.conformance.intake import by_name
+from sdpakit.conformance.judge import expected
 from sdpakit.conformance.model import Case
 from sdpakit.conformance.target import Target
 from sdpakit.errors import UnsupportedSpecError

@@ -27,8 +27,10 @@ _BOOT = (
     "from sdpakit.conformance.fuzz.session import child; child(sys.argv[2], int(sys.argv[3]))"
 )
 
+_PYTHON = (sys.executable, "-X", "faulthandler", "-c", _BOOT)
 
-def fuzz(  # noqa: PLR0913 - all by keyword, each a choice of its own
+
+def fuzz(
     names: Sequence[str],
     *,
     seconds: float,
@@ -95,8 +97,7 @@ def _started(
     path = json.dumps([str(entry) for entry in sys.path])
     with tempfile.TemporaryFile(buffering=0) as printed:
         process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-c", _BOOT, path, json.dumps(orders)]
-            + [str(theirs)],
+            [*_PYTHON, path, json.dumps(orders), str(theirs)],
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,

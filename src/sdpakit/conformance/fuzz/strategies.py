@@ -13,18 +13,9 @@ from sdpakit.dtypes import FLOATS
 from sdpakit.expr.functions import exp, tanh, to_float, where
 from sdpakit.expr.nodes import Index, postorder
 from sdpakit.expr.operands import Table
+from sdpakit.expr.scope import Scope
 from sdpakit.logits import Alibi
-from sdpakit.masks import (
-    Causal,
-    Dense,
-    Dilated,
-    Document,
-    Mask,
-    Predicate,
-    Prefix,
-    Scope,
-    Window,
-)
+from sdpakit.masks import Causal, Dense, Dilated, Document, Mask, Predicate, Prefix, Window
 from sdpakit.spec import AttentionSpec
 
 _OUTPUTS = ("out", "lse", "max_logit", "entropy", "sum_p2")
@@ -47,7 +38,7 @@ _HOSTILE_VALUES = (math.nan, math.inf, -math.inf, 1e30, -1e30, 6e4, 1e-40, 0.0, 
 
 @st.composite
 def _affine(draw: st.DrawFn) -> Predicate:
-    """A comparison of a small linear form, possibly modulo something."""
+    """Compare a small linear form, possibly modulo something, with a number."""
     a, b, c = (draw(st.integers(-3, 3)) for _ in range(3))
     step, least, below = draw(st.integers(0, 6)), draw(st.integers(-20, 20)), draw(st.booleans())
 
@@ -167,7 +158,7 @@ def cases(draw: st.DrawFn, *, hostile: bool = True, gradients: bool = False) -> 
         spread=draw(st.sampled_from([1.0, 0.0, 0.01, 30.0, 1000.0])),
         spread_v=draw(st.sampled_from([1.0, 0.0, 100.0])),
         bias=made.bias,
-        ones=tuple(draw(st.lists(st.booleans(), min_size=4, max_size=4))),
+        ones=draw(st.tuples(*[st.booleans()] * 4)),
         dense="Dense()" in repr(made.mask),
         sinks=made.sinks,
         q_lens=made.q_lens,
