@@ -141,7 +141,7 @@ def _without_keys(keys: slice) -> Any:
 
 def _low_logits(draw: Draw) -> dict[str, Array]:
     k = draw.array(-10.0 + 0.05 * draw.rng.standard_normal((1, 2, 448, 8)))
-    return {"q": draw.array(np.full((1, 2, 3, 8), 10.0)), "k": k, "mask": np.arange(448) < 5}
+    return {"q": draw.array(np.full((1, 2, 3, 8), 10.0)), "k": k, "mask": np.arange(448)[None] < 5}
 
 
 def _policy() -> list[Case]:

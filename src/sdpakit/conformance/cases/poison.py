@@ -93,7 +93,7 @@ def _poisoned_keys(value: float) -> Any:
         k, v = draw.k(), draw.v()
         k[:, :, 1::2, 3] = value
         v[:, :, 1::2, :] = value
-        return {"k": k, "v": v, "mask": guarded(np.arange(70) % 2 == 0)}
+        return {"k": k, "v": v, "mask": guarded(np.arange(70)[None] % 2 == 0)}
 
     return recipe
 
@@ -176,13 +176,13 @@ def _infinite_key(draw: Draw) -> dict[str, Array]:
     found = draw.flat()
     found["k"][:, :, 4] = np.inf
     found["v"][:, :, 4] = np.inf
-    return {**found, "mask": guarded(np.array([1, 1, 1, 1, 0], bool))}
+    return {**found, "mask": guarded(np.array([[1, 1, 1, 1, 0]], bool))}
 
 
 def _loud_masked(draw: Draw) -> dict[str, Array]:
     found = draw.flat()
     found["v"][:, :, 2:] = 1e6
-    return {**found, "mask": guarded(np.array([1, 1, 0, 0], bool))}
+    return {**found, "mask": guarded(np.array([[1, 1, 0, 0]], bool))}
 
 
 def _outside() -> list[Case]:

@@ -222,9 +222,9 @@ def _dominant(draw: Draw) -> dict[str, Array]:
 
 
 def _ordered(order: str) -> Any:
-    ramp = np.linspace(0.0, 400.0, 500)
+    ramp = np.linspace(0.0, 400.0, 500)[None]
     return lambda draw: {
-        "bias": draw.array(ramp if order == "rising" else ramp[::-1], "float32"),
+        "bias": draw.array(ramp if order == "rising" else ramp[:, ::-1], "float32"),
     }
 
 

@@ -98,7 +98,7 @@ def _infinite_logits() -> list[Case]:
         shape=Shape(q_len=5, kv_len=130),
         spec={"bias": "float32"},
         recipe=lambda draw: {
-            "bias": draw.array(np.where(np.arange(130) < 100, -np.inf, 0.0), "float32")
+            "bias": draw.array(np.where(np.arange(130)[None] < 100, -np.inf, 0.0), "float32")
         },
         outputs=ALL,
         dtypes=FOUR,

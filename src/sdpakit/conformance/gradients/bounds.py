@@ -50,8 +50,9 @@ an element of a table. With N terms
       sharp   lam sqrt(sum (a O)^2) + sqrt(sum over rows of (|sum_j a C| Delta + |sum_j a D| R)^2)
               + lam u sqrt(N) max(|sum a D|, sqrt(sum (a D)^2))
 
-where sqrt(sum over rows) is a plain sum for dq. Last comes u_out |ref| + tiny. A sink of weight s
-has -sum_i s_i delta_i, off by s (Delta + |delta| (exp u + 2 u |sink - lse| + R)) for each row.
+where sqrt(sum over rows) is a plain sum for dq. Each term may be flushed if it is below the normal
+range, and last comes u_out |ref| + tiny. A sink of weight s has -sum_i s_i delta_i, off by
+s (Delta + |delta| ((exp + 2) u + 2 u |sink - lse| + R)) for each row.
 
 Rows whose logits are so large that rho and R are not small. Their weights are known only to lie in
 [0, 1]: a program that recomputes the bits of a logit has exp(x - lse) <= 1, however much of
@@ -115,7 +116,7 @@ class _Backward:
     @property
     def tiny(self) -> float:
         """What a weight below the normal range may be off by."""
-        return SMALLEST_NORMAL[self.accum]
+        return self.rows.tiny
 
 
 def gradient_bounds(
@@ -152,14 +153,15 @@ def gradient_bounds(
     """
     exact = gradients(found, dout) if exact is None else exact
     with np.errstate(all="ignore"):
-        back = _backward(found, dout, kind, profile or Profile())
+        back = _backward(found, dout, kind, (profile or Profile()).of(found.operands.spec.dtype))
         errors = _errors(back)
         bound = {}
         for name, dtype in dtypes.items():
-            last = DTYPES[dtype].unit_roundoff * np.abs(exact[name]) + SMALLEST[dtype]
             error = errors[name]
             if name in ("dq", "dk", "dv"):
                 error = found.operands.to_layout(error)
+            size = np.abs(exact[name]) + error  # of what is rounded
+            last = DTYPES[dtype].unit_roundoff * size + SMALLEST[dtype]
             bound[name] = np.asarray(np.where(error == 0.0, 0.0, error + last))
     return bound
 
@@ -178,13 +180,18 @@ def _backward(found: Detail, dout: Any, kind: BoundKind, profile: Profile) -> _B
     delta = (found.weights * dp).sum(axis=-1)
     ratio = _ratio(found, rows)
     of_delta = _delta_error(found, rows, upstream, dp, size, eta)
-    of_delta = (
-        of_delta
-        + ratio * np.abs(delta)
-        + profile.delta * (np.abs(upstream * np.nan_to_num(found.out)).sum(axis=-1))
-    )
+    stored = upstream * np.nan_to_num(found.out, posinf=0.0, neginf=0.0)
+    of_delta = of_delta + ratio * np.abs(delta) + profile.delta * np.abs(stored).sum(axis=-1)
     kept, ratio, of_delta = _wide(found, rows, ratio, of_delta, dp, delta)
-    shared = RowErrors(kind=kind, u=rows.u, delta=of_delta, ratio=ratio)
+    # Rows that are NaN are so in every gradient that they reach, and reach no absent pair.
+    lost = np.isnan(rows.p).any(axis=-1)
+    shared = RowErrors(
+        kind=kind,
+        u=rows.u,
+        tiny=SMALLEST_NORMAL[accum],
+        delta=np.where(lost, 0.0, of_delta),
+        ratio=np.where(lost, 0.0, ratio),
+    )
     return _Backward(
         found=found,
         kind=kind,
@@ -271,8 +278,9 @@ def _errors(back: _Backward) -> dict[str, Array]:
     ddot = _through_cap(back, dbiased)
     kv_heads = ops.k.shape[1]
     q, k = (np.nan_to_num(x, posinf=0.0, neginf=0.0) for x in (ops.q, ops.k))
-    seen = attended.sum(axis=2).reshape(attended.shape[0], kv_heads, -1, attended.shape[3])
-    count = seen.sum(axis=2)
+    by_head = attended.sum(axis=2)
+    grouped = (len(by_head), kv_heads, ops.spec.group, by_head.shape[2])
+    count = by_head.reshape(grouped).sum(axis=2)
     weights = Graded(
         back.p,
         back.kept,
@@ -328,7 +336,7 @@ def _sinks(back: _Backward) -> Array:
     relative = (back.profile.exp + 2.0) * u + 2.0 * u * np.abs(argument) + back.rows.ratio
     relative = np.fmin(relative, np.maximum(1.0, 1.0 / share))
     own = share * (1.0 + relative) * back.rows.delta + share * relative * np.abs(back.delta)
-    own = own + back.tiny * (np.abs(back.delta) + back.rows.delta)
+    own = own + back.tiny * (np.abs(back.delta) + back.rows.delta + 1.0)
     own, value = (np.where(live, x, 0.0) for x in (own, share * back.delta))
     count = live.sum(axis=(0, 2))
     if back.kind == "hard":

@@ -95,6 +95,8 @@ class RowErrors:
         How errors add up.
     u : float
         Unit roundoff of accum_dtype.
+    tiny : float
+        Smallest normal number of accum_dtype: terms below it may be flushed.
     delta : (B, Hq, Lq) array
         Error of delta.
     ratio : (B, Hq, Lq) array
@@ -103,6 +105,7 @@ class RowErrors:
 
     kind: BoundKind
     u: float
+    tiny: float
     delta: Array
     ratio: Array
 
@@ -127,9 +130,10 @@ class RowErrors:
         array
             Absolute.
         """
+        flushed = count * self.tiny
         if self.kind == "hard":
-            return count * self.u / (1.0 - count * self.u) * largest
-        return LAM * self.u * np.sqrt(count) * largest
+            return count * self.u / (1.0 - count * self.u) * largest + flushed
+        return LAM * self.u * np.sqrt(count) * largest + flushed
 
 
 def over_keys(rows: RowErrors, graded: Graded, factor: Array, count: Array) -> Array:

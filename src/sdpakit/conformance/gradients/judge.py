@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sdpakit.conformance.compare import Comparison, compare
-from sdpakit.conformance.contained import Raised, described, step
+from sdpakit.conformance.contained import StepError, step
 from sdpakit.conformance.gradients.bounds import gradient_bounds
 from sdpakit.conformance.gradients.wanted import gradient_operands
 from sdpakit.conformance.inputs import Array
@@ -43,10 +43,10 @@ def check_gradients(target: Target, case: Case) -> Outcome:
     try:
         backward = step("prepare_gradients", target.prepare_gradients, case.attention_spec())
         found = _call(target, case, backward, operands)
-    except Raised as raised:
-        verdict = "refused" if isinstance(raised.error, UnsupportedSpecError) else "error"
-        message = described(raised.error) if verdict == "refused" else str(raised)
-        return Outcome(target.name, case.id, verdict, message=message)
+    except StepError as raised:
+        if isinstance(raised.error, UnsupportedSpecError):
+            return Outcome(target.name, case.id, "refused", message=str(raised.error))
+        return Outcome(target.name, case.id, "error", message=str(raised))
     return _summed_up(target, case, found)
 
 

@@ -230,7 +230,8 @@ class Backward:
         """Return the sum over rows of the weight of each sink times delta."""
         sinks = np.asarray(entry.ops.sinks).astype(entry.accum)[:, None]
         empty = ~entry.attended.any(axis=-1)
-        return np.where(empty, 0, np.exp(sinks - lse) * delta).sum(axis=-1, dtype=entry.accum)
+        parts = np.where(empty, 0, np.exp(sinks - lse) * delta)
+        return np.asarray(parts.sum(axis=-1, dtype=entry.accum))
 
     def reduced(self, gradient: Array, shape: tuple[int, ...]) -> Array:
         """Sum over the axes along which an operand of this shape was broadcast."""
