@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,6 +34,14 @@ class Align(StrEnum):
     offset = "offset"
 
 
+class Level(StrEnum):
+    """Levels of the cases, each of which includes the one before."""
+
+    core = "core"
+    full = "full"
+    stress = "stress"
+
+
 class Layout(StrEnum):
     """Order of the axes of q, k, v and out."""
 
@@ -40,6 +49,8 @@ class Layout(StrEnum):
     bshd = "bshd"
 
 
+TARGET_HELP = """A name (see --list), package.module:object or path/to/file.py:object; the object
+is a function of q, k, v, or a target."""
 MASK_HELP = """Masks joined by "&": causal, window:LEFT,RIGHT (none = unbounded), prefix:N,
 dilated:STEP, document, dense."""
 ALIGN_HELP = "Alignment of causal, window and dilated; may be left open if the lengths are equal."
@@ -144,6 +155,47 @@ def demo(
     from sdpakit.cli.demo import run
 
     if not run(Console(), backend=backend, timing=not quick):
+        raise typer.Exit(1)
+
+
+@app.command()
+def conformance(  # noqa: PLR0913 - one parameter for each option
+    *,
+    target: Annotated[list[str] | None, typer.Argument(help=TARGET_HELP)] = None,
+    level: Annotated[Level, typer.Option(help="Which cases.")] = Level.core,
+    family: Annotated[str | None, typer.Option(help="Only cases of this family.")] = None,
+    case: Annotated[list[str] | None, typer.Option(help="One case; may be repeated.")] = None,
+    time_limit: Annotated[float, typer.Option(help="Seconds for one case.")] = 60.0,
+    workers: Annotated[int | None, typer.Option(help="Processes (2, if the cores do).")] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Known failures, a file in TOML.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write a report to keep and compare.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a report to read.")] = None,
+    failures: Annotated[int, typer.Option(help="Failures to spell out, by target.", min=0)] = 20,
+    show_list: Annotated[
+        bool, typer.Option("--list", metavar="", help="List targets, rules and cases.")
+    ] = False,
+) -> None:
+    """Judge implementations of attention against the reference and its derived error bounds.
+
+    The exit status is 1 if something is wrong that the ledger does not name, or an entry is stale.
+    """
+    from sdpakit.cli import conformance as command
+
+    if show_list:
+        command.show_list(Console(), level.value, family)
+        return
+    request = command.Request(
+        targets=target or (),
+        level=level.value,
+        family=family,
+        ids=case or (),
+        time_limit=time_limit,
+        workers=workers,
+        ledger=ledger,
+        reports=command.report_paths(json=json, html=html),
+        failures=failures,
+    )
+    if not command.judge(Console(), request):
         raise typer.Exit(1)
 
 

@@ -29,7 +29,8 @@ def main(commands: int, answers: int, lifeline: int) -> None:
         File descriptors: where ids come from, where outcomes go, what closes with the parent.
     """
     _die_with_parent(lifeline)
-    faulthandler.enable()  # a crash leaves the Python stack in what the process printed last
+    # A crash, and the signal that ends a hang, leave the Python stack in what was printed last.
+    faulthandler.enable(all_threads=False)
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))  # and no core file where the user works
     with os.fdopen(commands) as source, os.fdopen(answers, "w", buffering=1) as sink:
@@ -78,14 +79,15 @@ def _plain(value: Any) -> Any:
 def _die_with_parent(lifeline: int) -> None:
     """Kill the process group when the lifeline closes.
 
-    A thread waits for ever where a target hangs while it holds the lock of the interpreter, so the
-    kernel is asked to send the signal where it can do so (Linux).
+    The kernel is asked to send the signal where it can do so (Linux); a thread, which must do
+    elsewhere, waits for ever where a target hangs while it holds the lock of the interpreter.
     """
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
+    else:
+        threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
 
 
 def _watch(lifeline: int) -> None:
