@@ -498,3 +498,22 @@ def test_without_javascript_what_is_wrong_is_there():
     for word in (CAUSAL, "scale.two.float32", "error", "hang", "crash", "--case"):
         assert word in text
     assert "bias.of_float32.float32" not in text  # known
+
+
+def luminance(colour):
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    r, g, b = (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_colours_have_the_contrast_of_wcag_aa(scheme):
+    style = re.search(r"<style>(.*?)</style>", report.html(MIXED), re.S)[1]
+    roots = re.findall(r":root \{(.*?)\}", style, re.S)
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", roots[scheme]))
+    papers = [name for name in colours if name == "page" or name.endswith("panel")]
+    assert len(papers) == 6
+    for paper in papers:
+        for ink in ("text", "dim", "link", "bad", "known", "refused", "good"):
+            dark, light = sorted(luminance(colours[name]) for name in (paper, ink))
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, f"{ink} on {paper}"

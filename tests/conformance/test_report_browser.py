@@ -101,7 +101,7 @@ def test_a_link_leads_to_a_case_and_all_is_said_there(load):
         "fail: mine",
         "ok: other",
         "out is wrong",
-        "where out[0, 1, 2, 3] got NaN right is -infinity bound 0.000001",
+        "where out[0, 1, 2, 3] got NaN right is -infinity bound 1e-6",
         "share of the bound: ∞",
         "catches: a causal mask with the other alignment",
         "MASK-2 Position of query row i: p = i + off.",

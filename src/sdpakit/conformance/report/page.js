@@ -93,6 +93,9 @@
     return list;
   }
 
+  function amount(x) {
+    return typeof x === "number" && x !== 0 && Math.abs(x) < 1e-4 ? x.toExponential() : String(x);
+  }
   function shareText(share) {
     return typeof share === "string" ? "∞" : String(Number(share.toPrecision(3)));
   }
@@ -108,9 +111,9 @@
     if (outcome.worst) {
       const [output, index, got, right, bound] = outcome.worst;
       fact(list, "where", element("code", {}, index.length ? `${output}[${index.join(", ")}]` : output));
-      fact(list, "got", element("span", { class: "number" }, String(got)));
-      fact(list, "right is", element("span", { class: "number" }, String(right)));
-      fact(list, "bound", element("span", { class: "number" }, String(bound)));
+      fact(list, "got", element("span", { class: "number" }, amount(got)));
+      fact(list, "right is", element("span", { class: "number" }, amount(right)));
+      fact(list, "bound", element("span", { class: "number" }, amount(bound)));
     }
     if (outcome.unjudged) fact(list, "not judged", outcome.unjudged);
     if (outcome.reason) fact(list, "known", outcome.reason);
