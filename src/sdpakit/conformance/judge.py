@@ -20,7 +20,7 @@ from sdpakit.conformance.compare import Comparison, Receiver, compare
 from sdpakit.conformance.contained import StepError, step
 from sdpakit.conformance.inputs import Array, guarded, np_dtype
 from sdpakit.conformance.intake import by_name
-from sdpakit.conformance.model import Case, Outcome, Verdict
+from sdpakit.conformance.model import Case, Outcome, Profile, Verdict
 from sdpakit.conformance.target import AnyTarget, Target, adopt, refusal
 from sdpakit.conformance.witness import Kept, Witness, same_bits
 from sdpakit.errors import UnsupportedSpecError
@@ -239,7 +239,7 @@ def _judge(
     target: Target, case: Case, spec: AttentionSpec, result: Mapping[str, Any]
 ) -> list[Comparison]:
     detail = expected(case)
-    allowed = bounds(detail, case.bound, target.profile)
+    allowed = _allowed(case, target.profile)
     found = []
     for name in spec.outputs:
         if name not in result:
@@ -268,6 +268,12 @@ def expected(case: Case) -> reference.Detail:
     operands.pop("dout", None)
     q, k, v = (operands.pop(name) for name in "qkv")
     return reference.detail(case.attention_spec(), q, k, v, **operands)
+
+
+@functools.lru_cache(maxsize=8)
+def _allowed(case: Case, profile: Profile) -> dict[str, Array]:
+    """Return the bounds of a case; targets of the same numerics share them."""
+    return bounds(expected(case), case.bound, profile)
 
 
 def output_dtype(spec: AttentionSpec, name: str) -> np.dtype[Any]:
