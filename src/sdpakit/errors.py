@@ -6,6 +6,8 @@ the fitting built-in; a defect of the compiler is an `InternalError`, never one 
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
@@ -72,6 +74,23 @@ class ScaleWarning(UserWarning):
 
 class CacheWarning(UserWarning):
     """Compiled code could not be kept on disk; everything still works, only slower."""
+
+
+def warn_user(message: str, category: type[Warning]) -> None:
+    """Issue a warning that points at the line of the user which called into sdpakit.
+
+    Parameters
+    ----------
+    message : str
+        What to say.
+    category : type
+        Of the warning.
+    """
+    package = __file__.removesuffix("errors.py")
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 def format_error(where: str, *, got: object, allowed: str, fix: str) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sdpakit.errors import ScaleWarning
+from sdpakit.errors import ScaleWarning, warn_user
 
 # Two scales count as the same if one may be the other rounded to float16.
 RELATIVE_TOLERANCE = 2.0**-11
@@ -151,7 +150,7 @@ def describe(scale: float, mistake: Mistake, head_dim: int) -> str:
 def warn_of_scale(
     scale: float | None, q_heads: int, kv_heads: int, head_dim: int, v_head_dim: int
 ) -> None:
-    """Issue a `ScaleWarning`, attributed to the caller of the caller, if the scale looks wrong.
+    """Issue a `ScaleWarning` if the scale looks wrong.
 
     Parameters
     ----------
@@ -162,4 +161,4 @@ def warn_of_scale(
     """
     found = find_mistake(scale, Widths(q_heads, kv_heads, head_dim, v_head_dim))
     if scale is not None and found is not None:
-        warnings.warn(describe(scale, found, head_dim), ScaleWarning, stacklevel=3)
+        warn_user(describe(scale, found, head_dim), ScaleWarning)

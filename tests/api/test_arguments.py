@@ -184,7 +184,7 @@ PARAMS = [
     ]),
     (SLOPES, {"slopes": f32(4), "gain": 1.0}, [
         ({"q": 1}, V, "params", "unknown name 'q'", "leave 'q' away"),
-        ({"scale": 1.0}, V, "params", "unknown name 'scale'", "set scale in the spec"),
+        ({"scale": 1.0}, V, "params", "unknown name 'scale'", "or as an argument of attention"),
         ({"slopes": np.zeros(4)}, T, "params['slopes']", "dtype float64", ".astype('float32')"),
         ({"slopes": f32(1, 4)}, V, "params['slopes']", "shape (1, 4)", "drop axes"),
         ({"slopes": f32()}, V, "params['slopes']", "shape ()", "axes of size 1"),

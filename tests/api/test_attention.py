@@ -32,6 +32,27 @@ def test_plain_attention(qkv):
     np.testing.assert_array_equal(attend(*qkv), by_spec(qkv, {}))
 
 
+def test_a_warning_of_the_scale_points_at_the_call(qkv):
+    with pytest.warns(sk.ScaleWarning, match="SCALE-1") as caught:
+        attend(*qkv, scale=1 / 8)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_remedies_of_a_call_without_a_spec_name_arguments_of_the_call(qkv):
+    q, k, v = qkv
+    rows = [
+        ((q, k, v), {"out": {"lse": None}}, "outputs=(..., 'lse')"),
+        ((q, k, v), {"params": {"scale": 1.0}}, "or as an argument of attention"),
+        ((q, k, v[:, :1]), {}, "give kv_heads = 2; kv_heads=1 is that of another spec"),
+        ((q, k[..., :7], v), {}, "give head_dim = 8; head_dim=7 is that of another spec"),
+    ]
+    for arrays, keywords, remedy in rows:
+        with pytest.raises((ArgumentError, SpecError)) as caught:
+            attend(*arrays, **keywords)
+        assert "compile a spec" not in str(caught.value)
+        assert remedy in str(caught.value), str(caught.value)
+
+
 def test_causal_of_a_square_needs_no_alignment(square):
     expected = by_spec(square, {"mask": sk.Causal("top_left")})
     np.testing.assert_array_equal(attend(*square, causal=True), expected)

@@ -102,6 +102,13 @@ def test_open_alignment_ends_the_command_with_both_pictures():
     assert "bottom_right" in result.stderr
 
 
+def test_a_warning_is_printed_without_a_line_of_code():
+    done = as_command("explain", "--scale", "0.015625", "--q-len", "8")
+    assert done.returncode == 0
+    assert done.stderr.startswith("ScaleWarning: scale=0.015625 is 1/64")
+    assert ".py" not in done.stderr
+
+
 def test_an_unknown_backend_ends_the_command_with_the_names():
     result = as_command("explain", "--backend", "numba_cpi")
     assert result.returncode == 2

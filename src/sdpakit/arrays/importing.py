@@ -231,7 +231,7 @@ def _dtype_remedy(name: str, dtypes: Sequence[str], convert: str) -> str:
         return f"no cast keeps complex numbers: take the real part yourself, a.real{cast}"
     same_kind = name in DTYPES and DTYPES[name].kind == DTYPES[dtypes[0]].kind
     if same_kind and len(dtypes) == 1:
-        return f"convert with {cast}, or compile a spec that takes this dtype"
+        return f"convert with {cast}, or name this dtype in the spec"
     return f"convert with {cast}"
 
 

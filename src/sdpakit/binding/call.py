@@ -178,7 +178,7 @@ def _as_outputs(signature: Signature, out: object) -> dict[str, object]:
                     "out",
                     got=f"the output {name!r}",
                     allowed=", ".join(wanted),
-                    fix=f"compile a spec with outputs=(..., {name!r}), or leave it away",
+                    fix=f"ask for it with outputs=(..., {name!r}), or leave it away",
                 )
             )
     return dict(out)

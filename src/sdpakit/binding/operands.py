@@ -239,13 +239,15 @@ def _shape_remedy(
     swapped = (shape[0], shape[2], shape[1], shape[3])
     if all(size in (None, came) for (_, size), came in zip(axes, swapped, strict=True)):
         other = "bshd" if spec.layout == "bhsd" else "bhsd"
-        return f"it looks like layout {other!r}: say so in the spec, or give {where}.swapaxes(1, 2)"
+        return (
+            f"it looks like layout {other!r}: say layout={other!r}, or give {where}.swapaxes(1, 2)"
+        )
     name, size, came = wrong
     if name == "batch":
         return f"q has batch {size}: repeat {where} or cut q, batches are not broadcast"
     if name == "kv_len":
         return f"k has kv_len {size}: k and v need the same number of keys"
-    return f"give {name} = {size}, or compile a spec with {name}={came}"
+    return f"give {name} = {size}; {name}={came} is that of another spec"
 
 
 def _refuse_rank(where: str, shape: tuple[int, ...], spec: AttentionSpec) -> NoReturn:

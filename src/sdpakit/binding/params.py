@@ -90,7 +90,8 @@ def _describe(signature: Signature, name: str) -> str:
 
 def _remedy(signature: Signature, name: str, candidates: Iterable[str]) -> str:
     if name in signature.constants:
-        return f"set {name} in the spec: a spec with another value shares the compiled code"
+        where = "in the spec, or as an argument of attention"
+        return f"set {name} {where}: other values share the compiled code"
     return did_you_mean(name, candidates, f"leave {name!r} away")
 
 

@@ -18,7 +18,6 @@ import functools
 import math
 import os
 import pickle
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from llvmlite import ir
 from numba import config, njit, types
 from numba.extending import intrinsic
 
-from sdpakit.errors import CacheWarning
+from sdpakit.errors import CacheWarning, warn_user
 
 # Fields of the descriptor. X, X_B, X_H, X_I, X_D: address and byte strides of an array.
 (
@@ -570,10 +569,9 @@ def worker() -> Callable[[int, int], None]:
         return njit(_SIGNATURE, nogil=True, cache=True)(_work)
     except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
         # A full or read-only disk, no home, a damaged file; a fault of the code shows again below.
-        warnings.warn(
+        warn_user(
             f"the driver of numba_cpu is compiled anew in every process: {error}; "
             "set NUMBA_CACHE_DIR to a directory that can be written",
             CacheWarning,
-            stacklevel=2,
         )
     return njit(_SIGNATURE, nogil=True)(_work)

@@ -14,10 +14,9 @@ import os
 import stat
 import sys
 import tempfile
-import warnings
 from pathlib import Path
 
-from sdpakit.errors import CacheWarning
+from sdpakit.errors import CacheWarning, warn_user
 
 DIRECTORY_VARIABLE = "SDPAKIT_CACHE_DIR"
 SWITCH_VARIABLE = "SDPAKIT_CACHE"
@@ -64,11 +63,10 @@ def _usable_directory() -> Path | None:
 def _warn_once(place: str, error: Exception) -> None:
     if place not in _warned:
         _warned.add(place)
-        warnings.warn(
+        warn_user(
             f"compiled kernels are not kept: {place} cannot be used ({error}); "
             f"set {DIRECTORY_VARIABLE} to a directory that can be written, or {SWITCH_VARIABLE}=0",
             CacheWarning,
-            stacklevel=2,
         )
 
 
