@@ -12,9 +12,11 @@ from sdpakit.conformance.model import Outcome, Run, Worst
 from sdpakit.conformance.report.facts import About, about, command_head, rule_text
 from sdpakit.conformance.report.tally import SHOWN, matrix, shown, target_names
 
-# All messages together; ten targets that fail everywhere must still make a page that opens.
-_MESSAGES = 1_200_000
-_SHORTEST, _LONGEST = 120, 4000  # characters that a message keeps in any case, and at most
+# Characters of a page, of one outcome without its message, of one case, and of all messages
+# together at least: ten targets that fail everywhere must still make a page that opens at once.
+_PAGE, _ROW, _CASE, _MESSAGES = 2_700_000, 100, 300, 300_000
+_SHORTEST, _LONGEST = 60, 4000  # characters that a message keeps in any case, and at most
+_CUT = "… (cut)"
 
 
 def script_json(run: Run) -> str:
@@ -57,14 +59,16 @@ def page_data(run: Run) -> dict[str, Any]:
     cases = {name: place for place, name in enumerate(dict.fromkeys(o.case for o in run.outcomes))}
     known = [about(name) for name in cases]
     rules = dict.fromkeys(rule for case in known for rule in case.rules)
+    outcomes = [_outcome(run, o, cases[o.case], names, texts) for o in run.outcomes]
     return {
         "verdicts": list(SHOWN),
         "targets": [{"name": name, "command": command_head(name)} for name in names],
         "families": list(matrix(run)),
         "rules": {rule: rule_text(rule) for rule in rules},
         "cases": [_case(case) for case in known],
-        "outcomes": [_outcome(run, o, cases[o.case], names, texts) for o in run.outcomes],
+        "outcomes": outcomes,
         "texts": texts.all,
+        "cut": texts.is_cut,
     }
 
 
@@ -73,14 +77,15 @@ class _Texts:
     """Texts by place, each once; the first is the empty one."""
 
     room: int
+    is_cut: bool = False
     all: list[str] = field(default_factory=lambda: [""])
     places: dict[str, int] = field(default_factory=lambda: {"": 0})
 
     def place(self, text: str) -> int:
         """Return the place of a text, which is cut to the room there is."""
-        left = len(text) - self.room
-        if left > 0:
-            text = f"{text[: self.room]}... ({left} more characters in the JSON report)"
+        if len(text) > self.room:
+            text = text[: self.room] + _CUT
+            self.is_cut = True
         if text not in self.places:
             self.places[text] = len(self.all)
             self.all.append(text)
@@ -90,7 +95,8 @@ class _Texts:
 def _room(run: Run) -> int:
     """Return how many characters one message may have."""
     lengths = sorted(len(text) for text in {_message(outcome) for outcome in run.outcomes})
-    left = _MESSAGES
+    cases = len({outcome.case for outcome in run.outcomes})
+    left = max(_MESSAGES, _PAGE - _ROW * len(run.outcomes) - _CASE * cases)
     for count, length in zip(range(len(lengths), 0, -1), lengths, strict=True):
         if length * count > left:
             return max(_SHORTEST, min(_LONGEST, left // count))

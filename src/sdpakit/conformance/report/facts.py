@@ -6,10 +6,14 @@ import functools
 import re
 import shlex
 from dataclasses import dataclass
+from typing import cast
 
 from sdpakit.conformance import rules
-from sdpakit.conformance.cases import cases
-from sdpakit.conformance.relations import relations
+from sdpakit.conformance.model import LEVELS, Case, Level, Run
+from sdpakit.conformance.report.tally import target_names
+from sdpakit.conformance.selection import Check, find, select
+
+_FEW = 20  # cases that a command names one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +109,61 @@ def first_sentence(text: str) -> str:
     return re.split(r"(?<=[.;]) (?=[^a-z])", text, maxsplit=1)[0]
 
 
+def run_command(run: Run) -> str:
+    """Return the line for a shell that judges as this run did, as far as a run tells.
+
+    Parameters
+    ----------
+    run : Run
+        What to repeat.
+
+    Returns
+    -------
+    str
+        With the family or the cases it was kept to, "" where these are too many to name.
+    """
+    came = set(dict.fromkeys(outcome.case for outcome in run.outcomes))
+    if not came:
+        return ""
+    line = f"{command_head(*target_names(run))} --level {run.level}"
+    whole = [name for name, entry in _all().items() if _is_in(entry.level, run.level)]
+    if came == set(whole):
+        return line
+    family, *others = {name.split(".")[0] for name in came}
+    if not others and came == {name for name in whole if name.split(".")[0] == family}:
+        return f"{line} --family {shlex.quote(family)}"
+    if len(came) <= _FEW and came <= set(_all()):
+        cases = "".join(f" --case {shlex.quote(name)}" for name in sorted(came))
+        return command_head(*target_names(run)) + cases
+    return ""
+
+
+def _is_in(level: str, other: str) -> bool:
+    return LEVELS.index(cast("Level", level)) <= LEVELS.index(cast("Level", other))
+
+
 @functools.cache
 def _all() -> dict[str, About]:
-    found = {}
-    for case in cases("stress"):
-        bound = "" if case.refuses else case.bound
-        found[case.id] = About(
-            case.id, case.rules, case.catches, case.source, bound, case.level, case.seed, known=True
-        )
-    core = {f"{relation.id}.{dtype}" for relation, dtype in relations("core")}
-    for relation, dtype in relations("full"):
-        name = f"{relation.id}.{dtype}"
-        found[name] = About(
+    """Return what there is to say about all cases and relations, by id."""
+    found: dict[str, About] = {}
+    for level in LEVELS:
+        for name in select(level):
+            if name not in found:
+                found[name] = _about(name, find(name), level)
+    return found
+
+
+def _about(name: str, wanted: Check, level: Level) -> About:
+    if isinstance(wanted, Case):
+        return About(
             name,
-            relation.rules,
-            relation.catches,
-            relation.source,
-            level="core" if name in core else "full",
+            wanted.rules,
+            wanted.catches,
+            wanted.source,
+            bound="" if wanted.refuses else wanted.bound,
+            level=level,
+            seed=wanted.seed,
             known=True,
         )
-    return found
+    relation, _ = wanted
+    return About(name, relation.rules, relation.catches, relation.source, level=level, known=True)

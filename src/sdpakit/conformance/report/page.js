@@ -290,6 +290,7 @@
     }
   });
   ask(came.filter((verdict) => WRONG.includes(verdict)), "", "");
+  $("cut").hidden = !run.cut;
   if (!cases.length) $("status").textContent = "There is no case.";
   follow();
 })();

@@ -16,7 +16,7 @@ from importlib import resources
 
 from sdpakit.conformance.model import Run
 from sdpakit.conformance.report.data import script_json
-from sdpakit.conformance.report.facts import command, command_head
+from sdpakit.conformance.report.facts import command, run_command
 from sdpakit.conformance.report.tally import (
     SHOWN,
     WRONG,
@@ -123,8 +123,8 @@ def _conditions(run: Run) -> str:
         "versions": _versions(run.versions),
     }
     rows = [f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in facts.items() if value]
-    if run.targets:
-        line = f"{command_head(*target_names(run))} --level {run.level}"
+    line = run_command(run)
+    if line:
         rows.append(f"<dt>command</dt><dd><code>{escape(line)}</code></dd>")
     return "".join(rows)
 
