@@ -63,6 +63,10 @@ def test_machine_facts_are_texts_and_cores_are_counted():
         ("document", sk.Document()),
         ("dense", sk.Dense()),
         ("causal & prefix:2", sk.Causal("top_left") & sk.Prefix(2)),
+        ("causal|prefix:2", sk.Causal("top_left") | sk.Prefix(2)),
+        ("~dense", ~sk.Dense()),
+        ("dense | document & ~prefix:2", sk.Dense() | (sk.Document() & ~sk.Prefix(2))),
+        ("(dense | document) & ~~prefix:2", (sk.Dense() | sk.Document()) & ~~sk.Prefix(2)),
     ],
 )
 def test_mask_text(text, mask):
@@ -70,7 +74,12 @@ def test_mask_text(text, mask):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "causal:3", "window:1", "window:a,b", "prefix:none", "casual", "causal &"]
+    "text",
+    [
+        *("", "causal:3", "window:1", "window:a,b", "prefix:none", "casual", "causal &"),
+        *("| causal", "causal | & dense", "(causal", "causal)", "causal dense", "causal ~dense"),
+        *("~", "()"),
+    ],
 )
 def test_mask_text_without_meaning_is_refused(text):
     with pytest.raises(
@@ -143,6 +152,11 @@ def test_a_mask_without_its_numbers_is_told_their_form():
         explain.parse_mask("window", None)
     with pytest.raises(sk.ArgumentError, match=r"remedy: write causal; for example "):
         explain.parse_mask("causal:3", None)
+
+
+@pytest.mark.parametrize("command", [(), ("info",), ("explain",), ("demo",)])
+def test_help_calls_no_flag_a_value(command):
+    assert "bool" not in invoke(*command, "--help").output
 
 
 def test_an_unknown_option_is_refused():

@@ -4,13 +4,34 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand, TyperGroup
+
+
+class _Help:
+    """The option --help takes no value, and is to be shown so, as the other flags are."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.metavar = ""
+        return option
+
+
+class _Command(_Help, TyperCommand):
+    """A command."""
+
+
+class _Group(_Help, TyperGroup):
+    """All commands."""
+
 
 app = typer.Typer(
     name="sdpakit",
+    cls=_Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -51,8 +72,8 @@ class Layout(StrEnum):
 
 TARGET_HELP = """A name (see --list), package.module:object or path/to/file.py:object; the object
 is a function of q, k, v, or a target."""
-MASK_HELP = """Masks joined by "&": causal, window:LEFT,RIGHT (none = unbounded), prefix:N,
-dilated:STEP, document, dense."""
+MASK_HELP = """Masks joined by "&", "|", "~" (not) and parentheses: causal, window:LEFT,RIGHT
+(none = unbounded), prefix:N, dilated:STEP, document, dense."""
 ALIGN_HELP = "Alignment of causal, window and dilated; may be left open if the lengths are equal."
 BACKEND_HELP = "A backend of `sdpakit info`, or auto."
 
@@ -78,7 +99,7 @@ def _sdpakit(*, version: Version = False) -> None:
     """Take the options that stand before a command."""
 
 
-@app.command()
+@app.command(cls=_Command)
 def info() -> None:
     """Show the backends, why one cannot run and what to do, and facts of this machine."""
     from sdpakit.cli.info import show
@@ -86,7 +107,7 @@ def info() -> None:
     show(Console())
 
 
-@app.command()
+@app.command(cls=_Command)
 def explain(  # noqa: PLR0913 - one parameter for each option
     *,
     q_heads: Annotated[int, typer.Option(help="Query heads.")] = 8,
@@ -109,7 +130,9 @@ def explain(  # noqa: PLR0913 - one parameter for each option
     kv_lens: Annotated[
         bool, typer.Option("--kv-lens", metavar="", help="Lengths of k by entry.")
     ] = False,
-    output: Annotated[list[str] | None, typer.Option(help="One result; may be repeated.")] = None,
+    output: Annotated[
+        list[str] | None, typer.Option(metavar="<str>", help="One result; may be repeated.")
+    ] = None,
     batch: Annotated[int, typer.Option(help="Batch entries of the call.")] = 1,
     q_len: Annotated[int, typer.Option(help="Queries of the call.")] = 2048,
     kv_len: Annotated[int | None, typer.Option(help="Keys of the call (as q-len).")] = None,
@@ -140,7 +163,7 @@ def explain(  # noqa: PLR0913 - one parameter for each option
     show(Console(), request)
 
 
-@app.command()
+@app.command(cls=_Command)
 def demo(
     *,
     backend: Annotated[str, typer.Option(help=BACKEND_HELP)] = "auto",
@@ -158,7 +181,7 @@ def demo(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=_Command)
 def conformance(  # noqa: PLR0913 - one parameter for each option
     *,
     target: Annotated[list[str] | None, typer.Argument(help=TARGET_HELP)] = None,
@@ -199,7 +222,7 @@ def conformance(  # noqa: PLR0913 - one parameter for each option
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=_Command)
 def fuzz(
     *,
     target: Annotated[

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
-from operator import and_
 from typing import Any
 
 import numpy as np
@@ -94,21 +94,55 @@ def parse_mask(text: str, align: str | None) -> sk.Mask:
     Parameters
     ----------
     text : str
-        Parts joined by "&"; see the help of the option.
+        Parts joined by "&" and "|", with "~" for "not" and parentheses; "&" binds tighter than
+        "|", as in Python. See the help of the option for the parts.
     align : str or None
         Alignment of the parts that have one.
 
     Returns
     -------
     Mask
-        The parts, joined by AND.
+        The parts, joined.
 
     Raises
     ------
     ArgumentError
-        If a part is none of the known forms.
+        If a part is none of the known forms, or is missing.
     """
-    return reduce(and_, (_part(part.strip(), align) for part in text.split("&")))
+    words = (word.strip() for word in re.findall(r"[&|~()]|[^&|~()]+", text))
+    tokens = deque(word for word in words if word)
+    mask = _any_of(tokens, align)
+    if tokens:
+        raise _unknown(tokens[0])
+    return mask
+
+
+def _any_of(tokens: deque[str], align: str | None) -> sk.Mask:
+    mask = _all_of(tokens, align)
+    while tokens and tokens[0] == "|":
+        tokens.popleft()
+        mask = mask | _all_of(tokens, align)
+    return mask
+
+
+def _all_of(tokens: deque[str], align: str | None) -> sk.Mask:
+    mask = _operand(tokens, align)
+    while tokens and tokens[0] == "&":
+        tokens.popleft()
+        mask = mask & _operand(tokens, align)
+    return mask
+
+
+def _operand(tokens: deque[str], align: str | None) -> sk.Mask:
+    token = tokens.popleft() if tokens else ""
+    if token == "~":
+        return ~_operand(tokens, align)
+    if token != "(":
+        return _part(token, align)
+    mask = _any_of(tokens, align)
+    if not tokens or tokens.popleft() != ")":
+        raise _unknown("( without )")
+    return mask
 
 
 def _part(text: str, align: str | None) -> sk.Mask:
@@ -147,7 +181,7 @@ def _unknown(text: str) -> ArgumentError:
         format_error(
             "--mask",
             got=repr(text),
-            allowed=", ".join(_FORMS.values()),
+            allowed=", ".join(_FORMS.values()) + ', joined by "&", "|", "~" and parentheses',
             fix=f"write {form}{numbers}; {example.removeprefix('write ')}" if form else example,
         )
     )
