@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, cast
@@ -268,3 +269,39 @@ def far_rows(array: Array, row_elements: int) -> Array:
     )
     view[...] = array
     return view
+
+
+def at_page_border(array: Array, end: str) -> Array:
+    """Return a C-contiguous copy between two pages that may not be touched, at one of them.
+
+    Parameters
+    ----------
+    array : array
+        Values.
+    end : {"low", "high"}
+        Which end of the memory touches its page; the other is up to a page away, behind NaN.
+
+    Returns
+    -------
+    array
+        A view of anonymous memory; to read or write the pages beside it ends the process.
+    """
+    size, page = array.nbytes, mmap.PAGESIZE
+    inside = -(-max(size, 1) // page) * page
+    memory = mmap.mmap(-1, inside + 2 * page)
+    for first in (0, page + inside):
+        _protect(memory, first, page)
+    cells = np.frombuffer(memory, np.uint8, inside, page)
+    cells[...] = 0xFF  # NaN in every float dtype
+    start = 0 if end == "low" else inside - size
+    values = cells[start : start + size].view(array.dtype).reshape(array.shape)
+    values[...] = array
+    return values
+
+
+def _protect(memory: mmap.mmap, first: int, size: int) -> None:
+    """Forbid every access to a range of memory."""
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory, first))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), 0):
+        raise OSError(ctypes.get_errno(), "mprotect")

@@ -29,6 +29,7 @@ FAMILIES: tuple[str, ...] = (
     "ragged",
     "huge",
     "gradients",
+    "stress",
 )
 
 

@@ -1,69 +1,150 @@
-"""Which mutant fails which core case or core relation: the kill matrix."""
+"""Which mutant fails which core case or core relation: the kill matrix.
+
+All mutants meet all core cases and core relations. Most give the bits of the right program that
+they were made from in most cases; where a mutant that keeps no state does so, and leaves its
+operands alone, its verdict is that of the right program, and the judge is not asked again.
+"""
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from sdpakit.conformance.cases import cases
 from sdpakit.conformance.judge import check
-from sdpakit.conformance.model import Outcome
+from sdpakit.conformance.model import Case, Outcome
 from sdpakit.conformance.mutants.model import Mutant
 from sdpakit.conformance.relations import check_relation, relations
 from sdpakit.conformance.target import BaseTarget
 
-Check: TypeAlias = Callable[[BaseTarget], Outcome]
 Kills: TypeAlias = dict[str, list[str]]
+Right: TypeAlias = Callable[[], BaseTarget]
 
 KILLED = ("fail", "error")
 
 
-def checks() -> dict[str, Check]:
-    """Return what judges mutants, by id: every core case and every core relation.
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One core case or core relation.
+
+    Attributes
+    ----------
+    id : str
+        Of the case, or of the relation with its dtype.
+    judge : callable
+        From a target to its outcome.
+    case : Case or None
+        None for a relation.
+    """
+
+    id: str
+    judge: Callable[[BaseTarget], Outcome]
+    case: Case | None = None
+
+
+def checks() -> list[Check]:
+    """Return what judges mutants: every core case and every core relation.
 
     Returns
     -------
-    dict of str to callable
-        From a target to its outcome.
+    list of Check
+        Cases first.
     """
-    found: dict[str, Check] = {}
-    for case in cases("core"):
-        found[case.id] = lambda target, case=case: check(target, case)
+    found = [Check(case.id, functools.partial(check, case=case), case) for case in cases("core")]
     for relation, dtype in relations("core"):
-        found[f"{relation.id}.{dtype}"] = lambda target, relation=relation, dtype=dtype: (
-            check_relation(target, relation, dtype)
-        )
+        judge = functools.partial(check_relation, relation=relation, dtype=dtype)
+        found.append(Check(f"{relation.id}.{dtype}", judge))
     return found
 
 
-def kills(mutants: Iterable[Mutant], judges: Mapping[str, Check]) -> Kills:
+def kills(mutants: Iterable[Mutant], asked: Iterable[Check], *, short: bool = True) -> Kills:
     """Return the ids of all checks that each mutant fails and its right program passes.
 
     Parameters
     ----------
     mutants : iterable of Mutant
         Who is judged.
-    judges : mapping of str to callable
+    asked : iterable of Check
         Of `checks`.
+    short : bool
+        Whether bits of the right program are judged by its verdict; the result is the same.
 
     Returns
     -------
     dict of str to list of str
-        By name of the mutant, in the order of `judges`. Every target is made anew for every check,
+        By name of the mutant, in the order of `asked`. Every target is made anew for every check,
         so that the order of checks has no say.
     """
-    found: Kills = {mutant.name: [] for mutant in mutants}
-    for name, id_ in _killed(list(mutants), judges):
-        found[name].append(id_)
+    judged = list(mutants)
+    found: Kills = {mutant.name: [] for mutant in judged}
+    for one in asked:
+        for name in _killed(judged, one, short=short):
+            found[name].append(one.id)
     return found
 
 
-def _killed(mutants: list[Mutant], judges: Mapping[str, Check]) -> Iterator[tuple[str, str]]:
+def _killed(mutants: list[Mutant], one: Check, *, short: bool) -> Iterator[str]:
     # The mutants of one case follow each other, so that they share what the reference says.
-    for id_, judge in judges.items():
-        passed: dict[object, bool] = {}
-        for mutant in mutants:
-            if mutant.right not in passed:
-                passed[mutant.right] = judge(mutant.right()).verdict == "ok"
-            if passed[mutant.right] and judge(mutant.factory()).verdict in KILLED:
-                yield mutant.name, id_
+    bench = _Bench(one.case) if short and one.case and _is_plain_call(one.case) else None
+    passed: dict[Right, bool] = {}
+    for mutant in mutants:
+        right = mutant.right
+        if right not in passed:
+            passed[right] = one.judge(right()).verdict == "ok"
+        if not passed[right] or (bench and mutant.keeps_no_state and bench.is_right(mutant)):
+            continue
+        if one.judge(mutant.factory()).verdict in KILLED:
+            yield mutant.name
+
+
+def _is_plain_call(case: Case) -> bool:
+    return not (case.refuses or case.gradients or case.heavy)
+
+
+class _Bench:
+    """Calls mutants on one case without the judge."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._spec = case.attention_spec()
+        self._operands = self._made()
+        self._before = _bytes(self._operands)
+        self._right: dict[Right, dict[str, Any]] = {}
+
+    def is_right(self, mutant: Mutant) -> bool:
+        """Return whether a mutant gives the bits of its right program and writes to nothing."""
+        if mutant.right not in self._right:
+            self._right[mutant.right] = self._called(mutant.right())
+        right = self._right[mutant.right]
+        try:
+            found = self._called(mutant.factory())
+        except Exception:  # noqa: BLE001 - the judge says what it is worth
+            found = {}
+        if _bytes(self._operands) != self._before:
+            self._operands = self._made()
+            return False
+        return bool(found) and _bytes(found) == _bytes(right)
+
+    def _made(self) -> dict[str, Any]:
+        operands = self._case.operands()
+        operands.pop("dout", None)
+        return operands
+
+    def _called(self, target: BaseTarget) -> dict[str, Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return dict(target.prepare(self._spec)(**self._operands))
+
+
+def _bytes(arrays: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    flat = {**arrays, **arrays.get("params", {})}
+    return [
+        (name, x.shape, x.dtype, x.tobytes())
+        for name, x in flat.items()
+        if isinstance(x, np.ndarray)
+    ]

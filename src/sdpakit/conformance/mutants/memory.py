@@ -325,8 +325,9 @@ def out_and_one_more(kernel: Kernel, spec: AttentionSpec, given: dict[str, Any])
     """One element behind out= is written."""
     result = kernel(**given)
     out = given["out"].get("out") if isinstance(given.get("out"), dict) else None
-    whole = out is not None and isinstance(out.base, np.ndarray) and out.flags.c_contiguous
-    if whole and byte_bounds(out)[1] < byte_bounds(out.base)[1]:
+    if out is None or not isinstance(out.base, np.ndarray) or not out.flags.c_contiguous:
+        return result
+    if byte_bounds(out)[1] < byte_bounds(out.base)[1]:
         as_strided(out.reshape(-1), (out.size + 1,), (out.itemsize,))[-1] = 0
     return result
 

@@ -31,6 +31,8 @@ class Mutant:
         A public report of a program that makes it, "" where none is known.
     right : callable
         Makes the right program that it was made from.
+    keeps_no_state : bool
+        Whether a call depends on its operands alone, and writes to none but them.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Mutant:
     says: str
     source: str
     right: Callable[[], BaseTarget]
+    keeps_no_state: bool
 
 
 def replaced(right: type[T], step: str, by: Callable[..., Any]) -> T:
@@ -98,4 +101,5 @@ def mutant(
 
     says = (by.__doc__ or "").strip().split("\n", maxsplit=1)[0]
     address = gh(source) if source else ""
-    return Mutant(name, factory, tuple(killed_by.split()), says, address, right)
+    keeps_no_state = not (isinstance(by, type) or right.takes_out)
+    return Mutant(name, factory, tuple(killed_by.split()), says, address, right, keeps_no_state)

@@ -212,7 +212,7 @@ def _halves(ops: Operands, b: int) -> tuple[Entry, Entry]:
     def part(low: int, high: int) -> Entry:
         def seen(right: Tiled, ops: Operands, scope: Scope) -> Array:
             j = scope.indices["k"]
-            return right.visible(ops, scope) & (low <= j) & (j < high)
+            return np.asarray(right.visible(ops, scope) & (low <= j) & (j < high))
 
         return replaced(Tiled, "visible", seen).entry(ops, b)
 

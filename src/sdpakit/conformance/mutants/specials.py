@@ -69,7 +69,7 @@ def nan_logit_is_absent(right: Plain, ops: Operands, b: int) -> Logits:
 
 def nan_of_one_row_in_all(found: Entry, _ops: Operands) -> Entry:
     """A NaN in one row reaches the rows computed with it."""
-    lost = np.isnan(found["lse"]).any(axis=-1, keepdims=True)
+    lost = np.asarray(np.isnan(found["lse"]).any(axis=-1, keepdims=True))
     return {**found, "out": np.where(lost[..., None], np.nan, found["out"])}
 
 
