@@ -14,7 +14,7 @@ from sdpakit.conformance import cases, check, report
 from sdpakit.conformance.cases import FAMILIES
 from sdpakit.conformance.model import Outcome, Run, TargetInfo, Worst
 from sdpakit.conformance.report import facts
-from sdpakit.conformance.rules import RULES
+from sdpakit.conformance.rules import RULES, rule_text
 from sdpakit.conformance.selection import select
 from sdpakit.conformance.targets.naive import Naive
 from sdpakit.errors import ArgumentError
@@ -259,16 +259,17 @@ def test_every_case_and_relation_has_words():
         assert found.known
         assert found.catches
         assert found.rules
-        assert all(facts.rule_text(rule) for rule in found.rules)
+        assert all(rule_text(rule) for rule in found.rules)
 
 
 def test_every_rule_has_its_text():
-    assert "absent" in facts.rule_text("MASK-3")
+    assert "absent" in rule_text("MASK-3")
     for rule in RULES:
-        text = facts.rule_text(rule)
+        text = rule_text(rule)
         assert text
         assert not text.startswith("**")
         assert "\n" not in text
+    assert rule_text("MASK-99") == ""
 
 
 def test_an_unknown_case_is_said_to_be_one():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import re
+from importlib import resources
+from pathlib import Path
 from typing import Literal
 
 Status = Literal["forward", "gradient", "later"]
@@ -48,3 +52,125 @@ RULES: dict[str, Status] = {
     "OUT-1": "forward",
     "ERR-1": "forward",
 }
+
+
+def rule_text(rule: str) -> str:
+    """Return what docs/semantics.md says of a rule.
+
+    Parameters
+    ----------
+    rule : str
+        Its id.
+
+    Returns
+    -------
+    str
+        On one line, without the id; "" if there is no such rule.
+    """
+    return _texts().get(rule, "")
+
+
+@functools.cache
+def _texts() -> dict[str, str]:
+    packed = resources.files(__package__).joinpath("semantics.md")
+    # The wheel has the page beside this file, a checkout has it once, among the documents.
+    checkout = Path(__file__).parents[3] / "docs" / "semantics.md"
+    page = (packed if packed.is_file() else checkout).read_text(encoding="utf-8")
+    # A rule ends where a line begins that is not indented: the next item, or no item at all.
+    found = re.findall(r"^(?:-|\d+\.) \*\*([A-Z]+-\d+)\*\* (.*(?:\n +\S.*)*)", page, re.M)
+    return {rule: " ".join(text.split()) for rule, text in found}
+
+
+_PAGE = "semantics.md"  # in a wheel beside this file, in a checkout in docs/
+_RULE = re.compile(
+    r"^(?:- |\d+\. )\*\*([A-Z]+-\d+)\*\* (.*?)(?=^(?:- |\d+\. )\*\*|^#|\Z)", re.M | re.S
+)
+_SENTENCE = re.compile(r".*?[.:](?=\s|$)|.*", re.S)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule and what shows it.
+
+    Attributes
+    ----------
+    id : str
+        "MASK-3".
+    status : {"forward", "gradient", "later"}
+        Whether it is judged on what a target computes, on its gradients, or not yet.
+    text : str
+        Its first sentence, "" where the page of the rules is not at hand.
+    cases : tuple of str
+        Ids of the cases that show it, of any level, and of the relations.
+    """
+
+    id: str
+    status: Status
+    text: str
+    cases: tuple[str, ...]
+
+
+def rules() -> dict[str, Rule]:
+    """Return the rules by id, each with the cases that show it.
+
+    Returns
+    -------
+    dict of str to Rule
+        In the order of the page.
+    """
+    from sdpakit.conformance.cases import cases
+    from sdpakit.conformance.relations import relations
+
+    shown = [*cases("stress"), *dict.fromkeys(relation for relation, _ in relations("stress"))]
+    return {
+        name: Rule(
+            name, status, rule_text(name), tuple(one.id for one in shown if name in one.rules)
+        )
+        for name, status in RULES.items()
+    }
+
+
+def rule_text(rule: str) -> str:
+    """Return the first sentence of a rule.
+
+    Parameters
+    ----------
+    rule : str
+        Its id.
+
+    Returns
+    -------
+    str
+        Plain text in one line; "" if the page has no such rule, or is not at hand.
+    """
+    return rule_texts(_page()).get(rule, "")
+
+
+@functools.lru_cache(maxsize=2)
+def rule_texts(page: str) -> dict[str, str]:
+    """Return the first sentence of every rule that a page defines.
+
+    Parameters
+    ----------
+    page : str
+        Text of docs/semantics.md.
+
+    Returns
+    -------
+    dict of str to str
+        By id, in the order of the page.
+    """
+    found: dict[str, str] = {}
+    for name, text in _RULE.findall(page):
+        sentence = _SENTENCE.match(" ".join(text.split()))
+        found[name] = sentence.group().replace("`", "") if sentence else ""
+    return found
+
+
+@functools.cache
+def _page() -> str:
+    shipped = resources.files("sdpakit.conformance") / _PAGE
+    if shipped.is_file():
+        return shipped.read_text(encoding="utf-8")
+    checkout = Path(__file__).resolve().parents[3] / "docs" / _PAGE
+    return checkout.read_text(encoding="utf-8") if checkout.is_file() else ""

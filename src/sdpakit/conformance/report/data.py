@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sdpakit.conformance.model import Outcome, Run, Worst
-from sdpakit.conformance.report.facts import About, about, command_head, rule_text
+from sdpakit.conformance.report.facts import About, about, command_head
 from sdpakit.conformance.report.tally import SHOWN, matrix, shown, target_names
+from sdpakit.conformance.rules import rule_text
 
 # Characters of a page, of one outcome without its message, of one case, and of all messages
 # together at least: ten targets that fail everywhere must still make a page that opens at once.

@@ -8,7 +8,6 @@ import shlex
 from dataclasses import dataclass
 from typing import cast
 
-from sdpakit.conformance import rules
 from sdpakit.conformance.model import LEVELS, Case, Level, Run
 from sdpakit.conformance.report.tally import target_names
 from sdpakit.conformance.selection import Check, find, select
@@ -90,18 +89,6 @@ def command(target: str, case: str) -> str:
 def command_head(*targets: str) -> str:
     """Return the command without options."""
     return " ".join(["sdpakit", "conformance", *map(shlex.quote, targets)])
-
-
-def rule_text(rule: str) -> str:
-    """Return the text of a rule on one line, "" if there is no such rule."""
-    say = getattr(rules, "rule_text", None)
-    if say is None:
-        from pathlib import Path
-
-        text = (Path(__file__).parents[4] / "docs/semantics.md").read_text()
-        found = re.search(rf"\*\*{rule}\*\* (.*?)(?=\n\S|\n\n|\Z)", text, re.S)
-        return " ".join(found[1].split()) if found else ""
-    return " ".join(say(rule).split()) if rule in rules.RULES else ""
 
 
 def first_sentence(text: str) -> str:

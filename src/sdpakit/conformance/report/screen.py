@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sdpakit.conformance.model import Outcome, Run, Worst
-from sdpakit.conformance.report.facts import about, command, first_sentence, rule_text
+from sdpakit.conformance.report.facts import about, command, first_sentence
 from sdpakit.conformance.report.tally import (
     SHOWN,
     WRONG,
@@ -27,6 +27,7 @@ from sdpakit.conformance.report.tally import (
     shown,
     target_names,
 )
+from sdpakit.conformance.rules import rule_text
 
 _STYLES: dict[Shown, str] = {
     "fail": "bold red",
