@@ -123,7 +123,7 @@ def bounds(
     accum = precision or accum_dtype(spec).name
     out_dtype = precision or spec.out_dtype
     with np.errstate(all="ignore"):
-        rows = rows_of(found, kind, profile or Profile(), accum)
+        rows = rows_of(found, kind, (profile or Profile()).of(spec.dtype), accum)
         bound = {
             "out": _out(found, rows, out_dtype),
             "lse": _lse(found, rows),

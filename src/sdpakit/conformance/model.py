@@ -297,6 +297,9 @@ class Profile:
     delta, dlogits : float
         Of gradients: unit roundoff of the dtype in which `out` enters delta = <dout, out>, and in
         which gradients of logits enter the products with q and k; 0 if they are not rounded.
+    by_dtype : tuple of (str, Profile)
+        Numerics for single dtypes of q, k, v, where they differ: many kernels round weights to
+        float16 or bfloat16 for those operands alone.
     """
 
     exp: float = 4.0
@@ -304,3 +307,8 @@ class Profile:
     weights: float = 0.0
     delta: float = 0.0
     dlogits: float = 0.0
+    by_dtype: tuple[tuple[str, Profile], ...] = ()
+
+    def of(self, dtype: str) -> Profile:
+        """Return the numerics for one dtype of q, k, v."""
+        return dict(self.by_dtype).get(dtype, self)

@@ -164,7 +164,7 @@ def _finite() -> list[Case]:
             "MASK-5 NUM-2",
             "a row of equal finite logits that comes out as zero or NaN, not as the mean of v",
             shape=two_rows,
-            spec={"bias": F32, "scale": 0.0},
+            spec={"bias": F32},
             recipe=_everywhere(value),
             outputs=ALL,
             bound="hard",

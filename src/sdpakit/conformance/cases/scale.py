@@ -102,6 +102,13 @@ def _signs() -> list[Case]:
         dtypes=FOUR,
     )
     found += make(
+        "scale.zero_and_causal",
+        "SCALE-2 MASK-2",
+        "a scale of 0 times a mask value of -inf",
+        shape=Shape(q_len=4, kv_len=4),
+        spec={"scale": 0.0, "mask": Causal("top_left")},
+    )
+    found += make(
         "scale.minus_one_by_hand",
         "SCALE-2",
         "a sign that is lost",

@@ -42,6 +42,15 @@ def _logits() -> list[Case]:
         source=gh("pytorch/pytorch#141128"),
     )
     found += make(
+        "specials.nan_query_of_few_keys",
+        "NUM-4",
+        "a NaN row that is zero where there are fewer keys than the width of a vector",
+        shape=Shape(q_heads=1, q_len=3, kv_len=4),
+        recipe=_put("q", (0, 0, 1, 3), np.nan),
+        outputs=ALL,
+        dtypes=FOUR,
+    )
+    found += make(
         "specials.nan_key",
         "NUM-4 MASK-2",
         "a NaN key that reaches rows that do not see it",
