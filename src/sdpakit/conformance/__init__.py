@@ -16,14 +16,17 @@ if TYPE_CHECKING:
     from sdpakit.conformance.bounds import bounds
     from sdpakit.conformance.cases import cases
     from sdpakit.conformance.compare import compare
-    from sdpakit.conformance.judge import check
+    from sdpakit.conformance.judge import check, concerns
+    from sdpakit.conformance.ledger import Ledger
     from sdpakit.conformance.model import Case, Outcome, Profile, Run, Shape, TargetInfo, Worst
-    from sdpakit.conformance.pytest_plugin import parametrize
+    from sdpakit.conformance.pytest_plugin import parametrize as parametrize
     from sdpakit.conformance.relations import Relation, check_relation, relations
-    from sdpakit.conformance.rules import RULES
+    from sdpakit.conformance.rules import RULES, Rule, rules
     from sdpakit.conformance.runner import collect, run
-    from sdpakit.conformance.target import BaseTarget, Target
+    from sdpakit.conformance.target import BaseTarget, Target, adopt, refusal
     from sdpakit.conformance.targets import builtin_targets
+    from sdpakit.conformance.targets.function import FunctionTarget
+    from sdpakit.conformance.targets.resolve import names, resolve
 
 _HOME: dict[str, str] = {
     name: module
@@ -31,21 +34,24 @@ _HOME: dict[str, str] = {
         "bounds": "bounds",
         "cases": "cases",
         "compare": "compare",
-        "judge": "check",
+        "judge": "check concerns",
+        "ledger": "Ledger",
         "model": "Case Outcome Profile Run Shape TargetInfo Worst",
         "pytest_plugin": "parametrize",
         "relations": "Relation check_relation relations",
-        "rules": "RULES",
+        "rules": "RULES Rule rules",
         "runner": "collect run",
-        "target": "BaseTarget Target",
+        "target": "BaseTarget Target adopt refusal",
         "targets": "builtin_targets",
+        "targets.function": "FunctionTarget",
+        "targets.resolve": "names resolve",
     }.items()
     for name in names.split()
 }
 
 
 class _Package(ModuleType):
-    """This package, in which a function wins over the module of the same name that holds it."""
+    """The package, in which a function wins over the module of the same name that holds it."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         # The import system binds every module it loads to its package: `cases` would be a module
@@ -73,14 +79,18 @@ __all__ = [
     "RULES",
     "BaseTarget",
     "Case",
+    "FunctionTarget",
+    "Ledger",
     "Outcome",
     "Profile",
     "Relation",
+    "Rule",
     "Run",
     "Shape",
     "Target",
     "TargetInfo",
     "Worst",
+    "adopt",
     "bounds",
     "builtin_targets",
     "cases",
@@ -88,6 +98,11 @@ __all__ = [
     "check_relation",
     "collect",
     "compare",
+    "concerns",
+    "names",
+    "refusal",
     "relations",
+    "resolve",
+    "rules",
     "run",
 ]

@@ -59,7 +59,7 @@ def compare(name: str, got: object, reference: Array, bound: Array, dtype: str) 
         NaN must be where the reference has NaN and nowhere else, infinities must be there with
         their sign; a finite value beyond what `dtype` holds may be an infinity.
     """
-    found = as_array(got) if not isinstance(got, Unfit) else got
+    found = as_array(got)
     if isinstance(found, Unfit):
         return Comparison(np.inf, f"{name} {found.why}")
     if found.shape != reference.shape:

@@ -66,7 +66,7 @@ def as_array(value: Any) -> np.ndarray[Any, np.dtype[Any]] | Unfit:
     numpy.ndarray or Unfit
         Subclasses come as plain arrays: a masked array must not hide what it masks.
     """
-    if type(value) is np.ndarray:
+    if type(value) is np.ndarray or isinstance(value, Unfit):
         return value
     if isinstance(value, np.ndarray):
         return np.asarray(value)

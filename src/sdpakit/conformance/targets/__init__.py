@@ -6,6 +6,9 @@ from sdpakit.conformance.target import Target
 from sdpakit.conformance.targets.compiled import Compiled
 from sdpakit.conformance.targets.naive import Naive
 from sdpakit.conformance.targets.oracle import Reference
+from sdpakit.conformance.targets.resolve import names
+
+__all__ = ["builtin_targets", "names"]
 
 
 def builtin_targets() -> dict[str, Target]:
