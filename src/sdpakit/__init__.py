@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         Prefix,
         Window,
     )
+    from sdpakit.merging import merge
     from sdpakit.output import AttentionOutput
     from sdpakit.spec import AttentionSpec
 
@@ -78,6 +79,7 @@ _HOME: dict[str, str] = {
         "kernel": "Kernel",
         "logits": "Alibi",
         "masks": _MASKS,
+        "merging": "merge",
         "output": "AttentionOutput",
         "spec": "AttentionSpec",
     }.items()
@@ -138,6 +140,7 @@ __all__ = [
     "formula",
     "log",
     "maximum",
+    "merge",
     "minimum",
     "reference",
     "sqrt",
