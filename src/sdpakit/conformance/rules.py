@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -81,13 +82,6 @@ def _texts() -> dict[str, str]:
     return {rule: " ".join(text.split()) for rule, text in found}
 
 
-_PAGE = "semantics.md"  # in a wheel beside this file, in a checkout in docs/
-_RULE = re.compile(
-    r"^(?:- |\d+\. )\*\*([A-Z]+-\d+)\*\* (.*?)(?=^(?:- |\d+\. )\*\*|^#|\Z)", re.M | re.S
-)
-_SENTENCE = re.compile(r".*?[.:](?=\s|$)|.*", re.S)
-
-
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A rule and what shows it.
@@ -99,7 +93,7 @@ class Rule:
     status : {"forward", "gradient", "later"}
         Whether it is judged on what a target computes, on its gradients, or not yet.
     text : str
-        Its first sentence, "" where the page of the rules is not at hand.
+        What docs/semantics.md says, on one line.
     cases : tuple of str
         Ids of the cases that show it, of any level, and of the relations.
     """
@@ -128,49 +122,3 @@ def rules() -> dict[str, Rule]:
         )
         for name, status in RULES.items()
     }
-
-
-def rule_text(rule: str) -> str:
-    """Return the first sentence of a rule.
-
-    Parameters
-    ----------
-    rule : str
-        Its id.
-
-    Returns
-    -------
-    str
-        Plain text in one line; "" if the page has no such rule, or is not at hand.
-    """
-    return rule_texts(_page()).get(rule, "")
-
-
-@functools.lru_cache(maxsize=2)
-def rule_texts(page: str) -> dict[str, str]:
-    """Return the first sentence of every rule that a page defines.
-
-    Parameters
-    ----------
-    page : str
-        Text of docs/semantics.md.
-
-    Returns
-    -------
-    dict of str to str
-        By id, in the order of the page.
-    """
-    found: dict[str, str] = {}
-    for name, text in _RULE.findall(page):
-        sentence = _SENTENCE.match(" ".join(text.split()))
-        found[name] = sentence.group().replace("`", "") if sentence else ""
-    return found
-
-
-@functools.cache
-def _page() -> str:
-    shipped = resources.files("sdpakit.conformance") / _PAGE
-    if shipped.is_file():
-        return shipped.read_text(encoding="utf-8")
-    checkout = Path(__file__).resolve().parents[3] / "docs" / _PAGE
-    return checkout.read_text(encoding="utf-8") if checkout.is_file() else ""

@@ -41,8 +41,8 @@ def make(  # noqa: PLR0913 - the fields of a case
     shape, spec, recipe, outputs, bound
         See `Case`; `spec` without dtype and outputs.
     dtypes : tuple of str
-        The first gives a case of `level`, the others cases of level "full".
-    level : {"core", "full"}
+        The first gives a case of `level`, the others cases of level "full" at least.
+    level : {"core", "full", "stress"}
         Level of the first.
     **fields
         Further fields of `Case`.
@@ -61,7 +61,7 @@ def make(  # noqa: PLR0913 - the fields of a case
             spec={"outputs": outputs, **(spec or {}), "dtype": dtype},
             recipe=recipe,
             bound=bound,
-            level=level if position == 0 else "full",
+            level="full" if position and level == "core" else level,
             **fields,
         )
         for position, dtype in enumerate(dtypes)

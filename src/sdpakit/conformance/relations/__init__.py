@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sdpakit.conformance.model import Level
+from sdpakit.conformance.model import LEVELS, Level
 from sdpakit.conformance.relations.bench import Bench, Relation, check_relation
 from sdpakit.conformance.relations.calls import CALLS
 from sdpakit.conformance.relations.values import VALUES
@@ -16,7 +16,7 @@ def relations(level: Level = "full") -> list[tuple[Relation, str]]:
     Parameters
     ----------
     level : {"core", "full", "stress"}
-        "full" includes "core"; "stress" has no more than "full".
+        Each includes the one before.
 
     Returns
     -------
@@ -27,5 +27,12 @@ def relations(level: Level = "full") -> list[tuple[Relation, str]]:
         (relation, dtype)
         for relation in (*VALUES, *CALLS)
         for dtype in relation.dtypes
-        if level != "core" or (relation.level == "core" and dtype == relation.dtypes[0])
+        if LEVELS.index(_level(relation, dtype)) <= LEVELS.index(level)
     ]
+
+
+def _level(relation: Relation, dtype: str) -> Level:
+    """Return from which level on a relation runs in a dtype: core only in its first."""
+    if relation.level == "core" and dtype != relation.dtypes[0]:
+        return "full"
+    return relation.level

@@ -146,8 +146,8 @@ class Relation:
         Takes a `Bench`, returns what is wrong.
     dtypes : tuple of str
         Dtypes that it is worth running in.
-    level : {"core", "full"}
-        Level of the first dtype; the others are "full".
+    level : {"core", "full", "stress"}
+        Level of the first dtype; the others are "full" at least.
     needs : str
         Name of a bool attribute that a target must have to be asked, "" for none.
     source : str

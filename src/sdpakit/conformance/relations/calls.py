@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import signal
 import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -22,6 +28,8 @@ from sdpakit.conformance.relations.bench import (
 from sdpakit.dtypes import ACCUM_DTYPE
 from sdpakit.expr.operands import Scalar
 from sdpakit.masks import Causal, Window
+
+_PATIENCE = 30.0  # seconds for a child that calls one small kernel
 
 
 def _one_after_another(bench: Bench) -> list[str]:
@@ -95,6 +103,61 @@ def _at_once(bench: Bench) -> list[str]:
     return wrong
 
 
+def _many_at_once(bench: Bench) -> list[str]:
+    """Call six kernels of other masks and sizes from sixteen threads, many times."""
+    masks = [Causal("bottom_right"), Causal("top_left"), Window(9, 3, "top_left"), None]
+    shapes = [Shape(1, 2, 1, q_len, kv_len, 16) for q_len, kv_len in ((1, 300), (65, 65), (7, 1))]
+    calls = []
+    for mask, shape in itertools.product(masks, shapes):
+        given, kernel = bench.draw(shape).qkv(), bench.kernel(shape, mask=mask)
+        calls.append((kernel, given, kernel(**given)))
+    wrong: list[str] = []
+
+    def work(number: int) -> None:
+        for turn in range(60):
+            kernel, given, alone = calls[(number + turn) % len(calls)]
+            wrong.extend(other_bits(alone, kernel(**given)))
+
+    with ThreadPoolExecutor(16) as pool:
+        for done in [pool.submit(work, number) for number in range(16)]:
+            done.result()
+    return wrong
+
+
+def _after_fork(bench: Bench) -> list[str]:
+    """Call a kernel in a forked child, as a loader of data does, and again in its parent."""
+    if not hasattr(os, "fork"):
+        return []
+    given = bench.draw().qkv()
+    kernel = bench.kernel(mask=Causal("bottom_right"))
+    first = kernel(**given)
+    ended, child = _in_child(lambda: not other_bits(first, kernel(**given)))
+    wrong = [] if ended else ["a forked child did not come to an end"]
+    if ended and not child:
+        wrong.append("a forked child gets other bits, or none")
+    return wrong + other_bits(first, kernel(**given))
+
+
+def _in_child(judge: Callable[[], bool]) -> tuple[bool, bool]:
+    """Return whether a forked child ended in time, and whether it found the judgement true."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if judge() else 1
+        finally:
+            os._exit(code)  # the child must not go on with the run of its parent
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return True, status == 0
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False, False
+
+
 def _strided_out(bench: Bench) -> list[str]:
     given = bench.draw().qkv()
     kernel = bench.kernel()
@@ -150,6 +213,22 @@ CALLS: tuple[Relation, ...] = (
         needs="takes_threads",
     ),
     relation("calls_at_once", "DET-1", "state of a call", _at_once, needs="takes_threads"),
+    relation(
+        "many_calls_at_once",
+        "DET-1",
+        "state that two kernels share",
+        _many_at_once,
+        level="stress",
+        needs="takes_threads",
+    ),
+    relation(
+        "after_fork",
+        "DET-1",
+        "threads or locks that a forked child waits for",
+        _after_fork,
+        level="full",
+        needs="takes_threads",
+    ),
     relation(
         "strided_out",
         "OUT-1",
