@@ -23,6 +23,7 @@ THEMES: tuple[str, ...] = (
     "refusals",
     "masks",
     "scale",
+    "backward",
 )
 
 

@@ -8,8 +8,10 @@ operands alone, its verdict is that of the right program, and the judge is not a
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -86,6 +88,39 @@ def kills(mutants: Iterable[Mutant], asked: Iterable[Check], *, short: bool = Tr
         for name in _killed(judged, one, short=short):
             found[name].append(one.id)
     return found
+
+
+def matrix(processes: int = 2) -> Kills:
+    """Return the kill matrix: all of `MUTANTS` on all of `checks`.
+
+    Parameters
+    ----------
+    processes : int
+        How many to use; the result is the same.
+
+    Returns
+    -------
+    dict of str to list of str
+        By name of the mutant, in the order of `checks`.
+    """
+    places = range(len(checks()))
+    # Every so many, for neighbours take about the same time. Fork would copy threads of a target.
+    shares = [places[first::processes] for first in range(processes)]
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        parts = list(pool.map(_share, shares))
+    order = {one.id: place for place, one in enumerate(checks())}
+    return {
+        name: sorted((id_ for part in parts for id_ in part[name]), key=order.__getitem__)
+        for name in parts[0]
+    }
+
+
+def _share(places: Sequence[int]) -> Kills:
+    """Return the part of the matrix that some checks make up."""
+    from sdpakit.conformance.mutants import MUTANTS
+
+    asked = checks()
+    return kills(MUTANTS.values(), [asked[place] for place in places])
 
 
 def _killed(mutants: list[Mutant], one: Check, *, short: bool) -> Iterator[str]:
