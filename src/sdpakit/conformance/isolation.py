@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from sdpakit import errors
 from sdpakit.conformance.model import Outcome, TargetInfo, Verdict, Worst
 from sdpakit.conformance.selection import Check, check_id, find
 from sdpakit.errors import ArgumentError, format_error
@@ -199,7 +200,7 @@ class Isolated:
     def _loaded(self, message: Mapping[str, Any]) -> None:
         if "refused" in message:
             self._reap()
-            raise ArgumentError(message["refused"])
+            raise getattr(errors, message["kind"], ArgumentError)(message["refused"])
         self._is_loading = False
         self._info = TargetInfo(self.name, message["versions"], message["note"])
         self._count_from_now()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias
 
 from sdpakit.conformance.model import Case, Outcome, Run, TargetInfo
 from sdpakit.conformance.selection import Check, as_level, find, select
@@ -135,7 +135,7 @@ def collect(
     ]
     try:
         infos = tuple(subject.load() for subject in subjects)
-        outcomes = [o for subject in subjects for o in subject.run(checks, on_outcome)]
+        outcomes = [o for subject in subjects for o in subject.run(checks, on_outcome) if o.asked]
     finally:
         for subject in subjects:
             subject.close()
@@ -275,7 +275,7 @@ def machine() -> str:
 def _closing(subject: Subject, checks: list[Check], on_outcome: OnOutcome) -> Iterator[Outcome]:
     try:
         subject.load()
-        yield from subject.run(checks, on_outcome)
+        yield from (o for o in subject.run(checks, on_outcome) if o.asked)
     finally:
         subject.close()
 
@@ -290,11 +290,7 @@ def _no_number(where: str, got: float, allowed: str, fix: str) -> ArgumentError:
 
 
 def _as_target(target: AnyTarget) -> Target:
-    from sdpakit.conformance.targets.function import FunctionTarget
+    from sdpakit.conformance.target import adopt
     from sdpakit.conformance.targets.resolve import resolve
 
-    if isinstance(target, str):
-        return resolve(target)
-    if hasattr(target, "prepare"):
-        return cast("Target", target)
-    return FunctionTarget(target)
+    return resolve(target) if isinstance(target, str) else adopt(target)

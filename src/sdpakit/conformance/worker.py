@@ -60,7 +60,7 @@ def _load(request: dict[str, Any], sink: IO[str]) -> Target | None:
     try:
         target = resolve(request["target"])
     except SdpakitError as error:
-        _say(sink, {"refused": str(error)})
+        _say(sink, {"refused": str(error), "kind": type(error).__name__})
         return None
     select("stress")
     _say(sink, {"versions": dict(target.versions), "note": target.note})

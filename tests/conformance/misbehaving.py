@@ -1,0 +1,101 @@
+"""Targets that hang, die, print and fork; named by the path of this file, as a user would."""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from sdpakit.conformance.target import refusal
+from sdpakit.conformance.targets.naive import Naive
+
+
+def name(target):
+    return f"{Path(__file__)}:{target.__name__}"
+
+
+class AtBottomRight(Naive):
+    """Misbehaves under masks that are aligned at the bottom right."""
+
+    def attention(self, spec, q, k, v, **operands):
+        if "bottom_right" in repr(spec.mask):
+            os.write(1, b"about to misbehave\n")
+            os.write(2, b"a word on stderr\n")
+            self.misbehave()
+        return super().attention(spec, q, k, v, **operands)
+
+
+class Sleeps(AtBottomRight):
+    def misbehave(self):
+        time.sleep(1000)
+
+
+class HoldsTheLock(AtBottomRight):
+    def misbehave(self):
+        ctypes.PyDLL(None).sleep(1000)
+
+
+class Segfaults(AtBottomRight):
+    def misbehave(self):
+        ctypes.string_at(0)
+
+
+class Exits(AtBottomRight):
+    def misbehave(self):
+        os._exit(7)
+
+
+class IsKilled(AtBottomRight):
+    def misbehave(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class ClosesEverything(AtBottomRight):
+    def misbehave(self):
+        os.closerange(3, 100)
+
+
+class LeavesWithPolitesse(AtBottomRight):
+    def misbehave(self):
+        sys.exit("enough")
+
+
+class Talks(Naive):
+    def attention(self, spec, q, k, v, **operands):
+        sys.stdout.write('{"case": "x"}\n' * 3)
+        os.write(1, b'{"case": "x"}\n')
+        return super().attention(spec, q, k, v, **operands)
+
+
+class Forks(Naive):
+    """Both processes come back from the call; only one of them may answer."""
+
+    def attention(self, spec, q, k, v, **operands):
+        os.fork()
+        return super().attention(spec, q, k, v, **operands)
+
+
+class RefusesAll(Naive):
+    def prepare(self, spec):
+        raise refusal("refuser", "it does nothing")
+
+
+class HalvesTheScale(Naive):
+    def products(self, q, k):
+        return super().products(q, k) / 2
+
+
+class WritesItsPid(Naive):
+    """Says which process it is in, starts another one, and holds the lock for ever."""
+
+    def attention(self, spec, q, k, v, **operands):
+        child = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "1000")
+        place = Path(os.environ["PIDS"])
+        place.with_suffix(".new").write_text(f"{os.getpid()} {child}")
+        place.with_suffix(".new").replace(place)
+        ctypes.PyDLL(None).sleep(1000)
+
+
+def dies_while_loaded():
+    os._exit(5)
