@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from sdpakit.conformance import BaseTarget, cases, check, check_relation, relations
+from sdpakit.conformance import BaseTarget, cases, check, check_relation, collect, relations
 from sdpakit.conformance.judge import concerns
 from sdpakit.conformance.target import OUTPUTS, adopt, refusal
 from sdpakit.conformance.targets.compiled import Compiled
@@ -577,8 +577,16 @@ def test_cases_about_the_spec_concern_sdpakit_alone():
     assert concerns(Compiled("interp"), case)
     assert check(Compiled("interp"), case).verdict == "ok"
     asked = check(Doing(at_prepare=raising(AssertionError())), case)
-    assert asked.verdict == "refused"
+    assert (asked.verdict, asked.asked) == ("refused", False)
     assert "about AttentionSpec" in asked.message
+
+
+def test_a_run_leaves_out_what_does_not_concern_its_target():
+    about_spec, about_call = "refusals.scale_nan.float32", BAD_CALL.id
+    foreign = collect([Doing(bad_calls="builtin")], ids=[about_spec, about_call])
+    assert [outcome.case for outcome in foreign.outcomes] == [about_call]
+    own = collect([Compiled("interp")], ids=[about_spec, about_call])
+    assert [outcome.verdict for outcome in own.outcomes] == ["ok", "ok"]
 
 
 @pytest.mark.parametrize("case", [case for case in cases() if case.refuses], ids=lambda c: c.id)

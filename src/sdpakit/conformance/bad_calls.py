@@ -67,7 +67,7 @@ def _not_asked(target: Target, case: Case) -> str:
 def _check_spec(target: Target, case: Case) -> Outcome:
     if target.bad_calls != "exact":
         message = "not asked: the case is about AttentionSpec, not about a target"
-        return Outcome(target.name, case.id, "refused", message=message)
+        return Outcome(target.name, case.id, "refused", message=message, asked=False)
     try:
         case.attention_spec()
     except errors.SpecError as error:

@@ -52,8 +52,8 @@ def check(target: AnyTarget, case: Case) -> Outcome:
     -------
     Outcome
         Never raises for what the target does; `KeyboardInterrupt` alone passes through. Where a
-        case does not concern the target (see `concerns`) it is not asked, and the verdict is
-        "refused": run through `concerns` first to leave such cases out.
+        case does not concern the target (see `concerns`) it is not `asked`, and the verdict is
+        "refused", to be left out of any count.
 
     Raises
     ------

@@ -214,6 +214,9 @@ class Outcome:
         Outputs of the case that the target does not give.
     seconds : float
         How long the judgement took, reference included; 0 where it was not timed.
+    asked : bool
+        False where the case does not concern the target, which was not asked (see
+        `judge.concerns`): it counts neither for nor against, and runs leave it out.
     """
 
     target: str
@@ -224,6 +227,7 @@ class Outcome:
     worst: Worst | None = None
     unjudged: tuple[str, ...] = ()
     seconds: float = 0.0
+    asked: bool = True
 
 
 @dataclass(frozen=True, slots=True)

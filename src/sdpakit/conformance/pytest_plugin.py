@@ -266,6 +266,8 @@ class _Session:
         if worst is not None:
             fields["worst"] = Worst(**{**worst, "index": tuple(worst["index"])})
         outcome = Outcome(**{**fields, "unjudged": tuple(fields["unjudged"])})
+        if not outcome.asked:
+            return
         self._outcomes.append(outcome)
         self._infos.setdefault(outcome.target, TargetInfo(**record["info"]))
         if record["expected"]:
