@@ -1,5 +1,7 @@
 """What the commands print, how they fail, and that `demo` fails when a result is wrong."""
 
+import io
+import re
 import subprocess
 import sys
 
@@ -171,7 +173,7 @@ def test_demo_without_timing(backend):
     assert result.exit_code == 0, (result.output, result.exception)
     for text in ("layer 0", "layer 5", "Head 2 is saturated", "No head is saturated", "1/sqrt(D)"):
         assert text in result.output
-    assert "checks passed" in result.output
+    assert "checks passed: one for each output of" in result.output
 
 
 def test_demo_fails_if_a_result_is_wrong(monkeypatch):
@@ -232,6 +234,8 @@ def test_speed_table_checks_before_it_times(monkeypatch):
 
     monkeypatch.setattr(speed, "LENGTHS", (32,))
     monkeypatch.setattr(speed, "ROUNDS", 3)
-    console = Console(width=160, record=True, quiet=True)
+    printed = io.StringIO()
+    console = Console(width=160, file=printed)
     checks = list(speed.show(console, "interp"))
     assert [check.ok for check in checks] == [True, True]
+    assert re.search(r"causal +\d+\.\d .*\n *\(\d+\.\d-\d+\.\d\)", printed.getvalue())

@@ -108,9 +108,10 @@ def show(console: Console, backend: str) -> Iterator[Check]:
         out, *statistics = checks
         worst = max(statistics, key=lambda check: check.share)
         console.print(
-            "Checked against float64, as a share of the derived error bound: the worst element of "
-            f"the statistics is at [bold]{worst.share:.0%}[/] ({worst.output}), of out at "
-            f"[bold]{out.share:.0%}[/], nearly all of it the one rounding to float16.\n"
+            "Largest error against float64, as a share of its derived bound (up to 100% is right): "
+            f"[bold]{worst.share:.0%}[/] in the statistics ({worst.output}), "
+            f"[bold]{out.share:.0%}[/] in out, where both error and bound are little else than the "
+            "one rounding to float16.\n"
         )
         yield from checks
 

@@ -27,6 +27,9 @@ LENGTHS = (512, 2048)
 ROUNDS, SECONDS = 15, 2.5  # at most so many rounds, and about so long, for each line
 
 
+Quartiles = tuple[float, float, float]
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line of the table.
@@ -37,15 +40,15 @@ class Line:
         Queries and keys.
     causal : bool
         Whether the mask is causal.
-    seconds : dict of str to float
-        Median by candidate.
+    seconds : dict of str to tuple of float
+        Lower quartile, median and upper quartile by candidate.
     flops : float
         Useful operations of the call: 4 B H D for each pair that attends.
     """
 
     length: int
     causal: bool
-    seconds: dict[str, float]
+    seconds: dict[str, Quartiles]
     flops: float
 
 
@@ -66,11 +69,12 @@ def show(console: Console, backend: str) -> Iterator[Check]:
     """
     console.rule("[bold]speed")
     peers = "NumPy" + (" and PyTorch" if _has_torch() else "")
-    console.print(
-        f"float32, 1 x {HEADS} heads, width {HEAD_DIM}; medians of interleaved runs beside {peers} "
-        f"in this process, {usable_cores()} cores for everybody.\n"
-    )
     cases = [(length, causal) for length in LENGTHS for causal in (False, True)]
+    console.print(
+        f"float32, 1 x {HEADS} heads, width {HEAD_DIM}; interleaved runs beside {peers} in this "
+        f"process, {usable_cores()} cores for everybody: median, and below it the quartiles. "
+        f"This takes up to {len(cases) * (SECONDS + 2):.0f} s.\n"
+    )
     lines = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("timing", total=len(cases) * ROUNDS)
@@ -108,7 +112,7 @@ def measure(
     Returns
     -------
     Line, Check
-        Medians, and the check of the first head.
+        Times, and the check of the first head.
     """
     rng = np.random.default_rng(length)
     shape = (1, HEADS, length, HEAD_DIM)
@@ -120,7 +124,7 @@ def measure(
     check = _check_first_head(name, spec, kernel(q, k, v), (q, k, v))
     candidates = {"sdpakit": lambda: kernel(q, k, v), **_peers(q, k, v, causal=causal)}
     pairs = length * (length + 1) / 2 if causal else length**2
-    seconds = _interleaved_medians(candidates, bar)
+    seconds = _interleaved(candidates, bar)
     return Line(length, causal, seconds, 4 * HEADS * HEAD_DIM * pairs), check
 
 
@@ -134,9 +138,9 @@ def _check_first_head(
     return checks[0]
 
 
-def _interleaved_medians(
+def _interleaved(
     candidates: dict[str, Callable[[], Any]], bar: tuple[Progress, TaskID]
-) -> dict[str, float]:
+) -> dict[str, Quartiles]:
     progress, task = bar
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     begin = time.perf_counter()
@@ -150,7 +154,12 @@ def _interleaved_medians(
             progress.advance(task, ROUNDS - 1 - done)
             break
     # The first round warms caches and thread pools of everybody.
-    return {name: statistics.median(times[1:]) for name, times in samples.items()}
+    return {name: _quartiles(times[1:]) for name, times in samples.items()}
+
+
+def _quartiles(times: list[float]) -> Quartiles:
+    low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
+    return low, middle, high
 
 
 def plain_attention(q: Array, k: Array, v: Array, *, causal: bool) -> Array:
@@ -199,12 +208,18 @@ def _table(lines: list[Line]) -> Table:
     for heading in ("L", "mask", *times, "GFLOP/s", *ratios):
         table.add_column(heading, justify="left" if heading == "mask" else "right")
     for line in lines:
-        mine = line.seconds[ours]
+        medians = {name: middle for name, (_, middle, _) in line.seconds.items()}
+        mine = medians[ours]
         table.add_row(
             str(line.length),
             "causal" if line.causal else "full",
-            *(f"{seconds * 1e3:.1f}" for seconds in line.seconds.values()),
+            *map(_in_ms, line.seconds.values()),
             f"{line.flops / mine * 1e-9:.0f}",
-            *(f"[bold]{line.seconds[other] / mine:.1f}x[/]" for other in others),
+            *(f"[bold]{medians[other] / mine:.1f}x[/]" for other in others),
         )
     return table
+
+
+def _in_ms(seconds: Quartiles) -> str:
+    low, middle, high = (1e3 * x for x in seconds)
+    return f"{middle:.1f}\n({low:.1f}-{high:.1f})"
