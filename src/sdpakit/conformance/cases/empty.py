@@ -116,6 +116,17 @@ def _tiles() -> list[Case]:
         source=gh("Dao-AILab/flash-attention#2082"),
     )
     found += make(
+        "empty.leading_tiles_and_low_logits",
+        "NUM-2",
+        "a guarded maximum of 0 that is kept after tiles without a key, where logits are about -800",
+        shape=Shape(q_len=3, kv_len=448),
+        spec={"mask": Dense(), "scale": 1.0},
+        recipe=lambda draw: {**_low_logits(draw), "mask": np.arange(448)[None] >= 443},
+        outputs=ALL,
+        bound="hard",
+        dtypes=FOUR,
+    )
+    found += make(
         "empty.one_key_a_row",
         "SOFT-1 STAT-1",
         "a single attended key far from the others, in a tile of its own",

@@ -12,7 +12,7 @@ from sdpakit.conformance.cases import (
     gradients_specials,
 )
 from sdpakit.conformance.cases.gradients_make import gradient
-from sdpakit.conformance.cases.make import F32, F64, FOUR
+from sdpakit.conformance.cases.make import BF16, F16, F32, F64, FOUR
 from sdpakit.conformance.model import Case, Shape
 
 
@@ -70,7 +70,7 @@ def _heads() -> list[Case]:
         "GRAD-1 GRAD-3 SHAPE-2",
         "dk and dv of six heads rounded to the operand's dtype one by one, then added up",
         shape=Shape(batch=2, q_heads=6, kv_heads=1, q_len=19, kv_len=9),
-        dtypes=FOUR,
+        dtypes=(F16, BF16, F32, F64),
     )
     found += gradient(
         "of_groups_of_three",

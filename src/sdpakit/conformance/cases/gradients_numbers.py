@@ -134,11 +134,19 @@ def _cancelling() -> list[Case]:
     found = gradient(
         "of_values_far_from_zero",
         "GRAD-1 GRAD-3",
-        "delta in half precision, or of an out that was rounded to it: values of 100 +- 1",
+        "delta in half precision: values of 100 +- 1",
         "Dao-AILab/flash-attention!2481",
         shape=Shape(q_len=9, kv_len=33, head_dim=16),
         recipe=lambda draw: {"v": draw.v(1.0, 100.0)},
-        dtypes=FOUR,
+        dtypes=(F32, F64),
+    )
+    found += gradient(
+        "of_a_stored_out",
+        "GRAD-1 GRAD-3",
+        "delta of an out that was rounded to half precision, and no word of it in the profile",
+        shape=Shape(q_len=9, kv_len=33, head_dim=16),
+        recipe=lambda draw: {"v": draw.v(1.0, 30.0)},
+        dtypes=(F16, BF16),
     )
     found += gradient(
         "of_equal_values",
@@ -179,7 +187,7 @@ def _by_hand() -> list[Case]:
     found += gradient(
         "of_two_equal_keys",
         "GRAD-1 SCALE-1",
-        "a factor of 2, the scale left out, or delta left out: p = 1/2, dP = (2, -2), dS = +-1",
+        "a factor of 2, the scale left out, or delta left out: p = 1/2, dP = (5, 1), dS = +-1",
         shape=Shape(q_heads=1, q_len=1, kv_len=2, head_dim=4, v_head_dim=1),
         recipe=_two_equal,
         bound="hard",
@@ -198,7 +206,7 @@ def _two_equal(draw: Draw) -> dict[str, Array]:
     return {
         "q": draw.array(np.array([0.0, 0.0, 4.0, 0.0]).reshape(1, 1, 1, 4)),
         "k": draw.array(np.array([[2.0, 0.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0]])[None, None]),
-        "v": draw.array(np.array([[2.0], [-2.0]])[None, None]),
+        "v": draw.array(np.array([[5.0], [1.0]])[None, None]),
         "dout": draw.array(np.ones((1, 1, 1, 1))),
     }
 

@@ -41,6 +41,23 @@ def _random() -> list[Case]:
             source=gh("facebookresearch/xformers#677"),
         )
     found += make(
+        "precision.doubles",
+        "NUM-1 NUM-6",
+        "float64 operands that are multiplied or kept in float32 on their way",
+        shape=Shape(q_heads=1, q_len=8, kv_len=96, head_dim=32),
+        outputs=ALL,
+        dtypes=(F64,),
+    )
+    found += make(
+        "precision.range_of_bfloat16",
+        "NUM-1",
+        "bfloat16 operands of 1e6 and 1e-6 that pass through float16, which holds neither",
+        shape=Shape(q_heads=1, q_len=8, kv_len=96, head_dim=32),
+        recipe=lambda draw: {"q": draw.q(1e6), "k": draw.k(1e-6)},
+        outputs=ALL,
+        dtypes=("bfloat16",),
+    )
+    found += make(
         "precision.long",
         "NUM-1 NUM-6",
         "an accumulator that loses what thousands of keys add",

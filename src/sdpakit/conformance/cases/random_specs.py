@@ -154,7 +154,7 @@ def _recipe(spec: dict[str, Any]) -> Callable[[Draw], dict[str, Any]]:
 
 def _params(draw: Draw, said: str) -> dict[str, Any]:
     s = draw.shape
-    tables = {
+    tables: dict[str, Callable[[], Any]] = {
         "rows": lambda: draw.ints(0, 3, s.batch, s.q_len),
         "keys": lambda: draw.ints(0, 3, s.batch, s.kv_len),
         "prefix": lambda: draw.ints(0, s.kv_len + 1, s.batch),

@@ -130,6 +130,15 @@ def _extreme() -> list[Case]:
             dtypes=FOUR if name in ("far_above", "nan") else ("float32",),
         )
     found += make(
+        "sinks.nan_and_an_empty_row",
+        "SINK-1 NUM-4 EMPTY-1",
+        "an empty row that takes the NaN of its sink",
+        shape=Shape(q_len=6, kv_len=4),
+        spec={"sinks": True, "mask": Causal("bottom_right")},
+        recipe=_sinks(np.nan, np.inf),
+        outputs=ALL,
+    )
+    found += make(
         "sinks.strided",
         "SINK-1 SHAPE-5",
         "sinks read as if they were contiguous",

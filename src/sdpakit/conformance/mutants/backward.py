@@ -1,4 +1,7 @@
-"""Mutants of the backward: what the forward has right and the gradients have not."""
+"""Mutants of the backward: what the forward has right and the gradients have not.
+
+Those that compute or round in less than they should are in `backward_precision`.
+"""
 
 from __future__ import annotations
 
@@ -37,124 +40,14 @@ class Right(Backward, BaseTarget):
         return functools.partial(self.gradients, spec)
 
 
-def _half(x: Array) -> Array:
+def half(x: Array) -> Array:
+    """Return values as float16 holds them."""
     return x.astype(np.float16).astype(x.dtype)
 
 
-def _tf32(x: Array) -> Array:
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32).astype(x.dtype)
-
-
-def _with(entry: Entry, **fields: Any) -> Entry:
+def with_fields(entry: Entry, **fields: Any) -> Entry:
+    """Return an entry with other fields."""
     return dataclasses.replace(entry, **fields)
-
-
-def _in_half(terms: Callable[[slice], Array], length: int) -> Array:
-    """Add up blocks of 16 in float16."""
-    blocks = [terms(slice(at, at + 16)) for at in range(0, length, 16)]
-    total = np.zeros(blocks[0].shape, np.float16)
-    for block in blocks:
-        total = (total + block.astype(np.float16)).astype(np.float16)
-    return total.astype(blocks[0].dtype)
-
-
-# ------------------------------------------------------------------------------------- precision
-
-
-def dp_in_tf32(right: Right, entry: Entry) -> Array:
-    """Products of dout and v are taken with ten bits of mantissa."""
-    return right.value_products(_with(entry, dout=_tf32(entry.dout), v=_tf32(entry.v)))
-
-
-def dp_stored_in_half(right: Right, entry: Entry) -> Array:
-    """Products of dout and v are stored as float16."""
-    return _half(right.value_products(entry))
-
-
-def dp_of_doubles_in_single(right: Right, entry: Entry) -> Array:
-    """Products of float64 are taken in float32."""
-    dout, v = entry.dout.astype(np.float32), entry.v.astype(np.float32)
-    return right.value_products(_with(entry, dout=dout, v=v)).astype(entry.accum)
-
-
-def dq_in_tf32(right: Right, entry: Entry, ddot: Array) -> Array:
-    """dq is a product with ten bits of mantissa."""
-    return right.query_sum(_with(entry, k=_tf32(entry.k)), _tf32(ddot))
-
-
-def dk_in_tf32(right: Right, entry: Entry, ddot: Array) -> Array:
-    """dk is a product with ten bits of mantissa."""
-    return right.key_sum(_with(entry, q=_tf32(entry.q)), _tf32(ddot))
-
-
-def dq_summed_in_half(right: Right, entry: Entry, ddot: Array) -> Array:
-    """The accumulator of dq is float16."""
-
-    def terms(at: slice) -> Array:
-        part = _with(entry, k=entry.k[:, at], attended=entry.attended[..., at])
-        return right.query_sum(part, ddot[..., at])
-
-    return _in_half(terms, ddot.shape[-1]) if ddot.shape[-1] else right.query_sum(entry, ddot)
-
-
-def _rows_in_half(right: Right, entry: Entry, factor: Array, rows: Array) -> Array:
-    def terms(at: slice) -> Array:
-        part = _with(entry, attended=entry.attended[:, at])
-        return right.over_rows(part, factor[:, at], rows[:, at])
-
-    length = factor.shape[1]
-    return _in_half(terms, length) if length else right.over_rows(entry, factor, rows)
-
-
-def dk_summed_in_half(right: Right, entry: Entry, ddot: Array) -> Array:
-    """The accumulator of dk is float16."""
-    return _rows_in_half(right, entry, ddot, entry.q)
-
-
-def dv_summed_in_half(right: Right, entry: Entry, p: Array) -> Array:
-    """The accumulator of dv is float16."""
-    return _rows_in_half(right, entry, p, entry.dout)
-
-
-def weights_in_half_for_dv(right: Right, entry: Entry, p: Array) -> Array:
-    """Weights are rounded to float16 for the product with dout, and nobody says so."""
-    return right.value_sum(entry, _half(p))
-
-
-def weights_in_bfloat16_for_dv(right: Right, entry: Entry, p: Array) -> Array:
-    """Weights are rounded to bfloat16 for the product with dout, and nobody says so."""
-    return right.value_sum(entry, p.astype(np_dtype("bfloat16")).astype(p.dtype))
-
-
-def delta_in_half(right: Right, entry: Entry, p: Array, dp: Array) -> Array:
-    """Delta is stored as float16."""
-    return _half(right.delta(entry, p, dp))
-
-
-def delta_of_a_rounded_out(right: Right, entry: Entry, p: Array, dp: Array) -> Array:
-    """Delta is the product of dout with an out that was stored as float16, and nobody says so."""
-    out = _half(right.forward.mix(p, entry.v, entry.attended))
-    empty = ~entry.attended.any(axis=-1, keepdims=True)
-    return np.asarray(np.where(empty, 0, entry.dout * out).sum(axis=-1))
-
-
-def dlogits_in_half(right: Right, entry: Entry, dbiased: Array) -> Array:
-    """Gradients of logits are rounded to float16 for the products with q and k."""
-    return _half(right.through_cap(entry, dbiased))
-
-
-def group_rounded_one_by_one(right: Right, ops: Operands, by_head: Array) -> Array:
-    """dk and dv of each head are rounded to the dtype of k before they are added up."""
-    dtype = np_dtype(ops.spec.dtype)
-    return right.group_sum(ops, by_head.astype(dtype).astype(by_head.dtype))
-
-
-def tables_summed_in_half(
-    right: Right, entry: Entry, node: Any, values: Mapping[Any, Any], gradient: Array
-) -> Array:
-    """The gradient of a table is rounded to float16 before it is stored."""
-    return _half(right.table_sum(entry, node, values, gradient))
 
 
 # --------------------------------------------------------------------------------------- softmax
@@ -163,7 +56,7 @@ def tables_summed_in_half(
 def weights_by_exp_of_minus_lse(_right: Right, entry: Entry, lse: Array) -> Array:
     """Weights are exp(x) * exp(-lse)."""
     p = np.exp(entry.x) * np.exp(-lse)[..., None]
-    return np.where(entry.attended, p, 0).astype(entry.accum)
+    return np.asarray(np.where(entry.attended, p, 0).astype(entry.accum))
 
 
 def weights_of_masked_pairs(_right: Right, entry: Entry, lse: Array) -> Array:
@@ -188,7 +81,7 @@ def weights_shifted_by_the_head(right: Right, entry: Entry) -> Weights:
 
 def weights_without_the_sink(right: Right, entry: Entry) -> Weights:
     """The lse of the backward leaves the sink out."""
-    return right.weights(_with(entry, ops=dataclasses.replace(entry.ops, sinks=None)))
+    return right.weights(with_fields(entry, ops=dataclasses.replace(entry.ops, sinks=None)))
 
 
 def sink_scaled_in_the_backward(right: Right, entry: Entry) -> Weights:
@@ -196,7 +89,7 @@ def sink_scaled_in_the_backward(right: Right, entry: Entry) -> Weights:
     ops = entry.ops
     if ops.sinks is not None:
         ops = dataclasses.replace(ops, sinks=ops.sinks * ops.scale)
-    return right.weights(_with(entry, ops=ops))
+    return right.weights(with_fields(entry, ops=ops))
 
 
 def sink_of_the_kv_head_in_the_backward(right: Right, entry: Entry) -> Weights:
@@ -204,7 +97,7 @@ def sink_of_the_kv_head_in_the_backward(right: Right, entry: Entry) -> Weights:
     ops = entry.ops
     if ops.sinks is not None:
         ops = dataclasses.replace(ops, sinks=ops.sinks[ops.kv_head])
-    return right.weights(_with(entry, ops=ops))
+    return right.weights(with_fields(entry, ops=ops))
 
 
 def delta_left_out(_right: Right, _entry: Entry, p: Array, _dp: Array) -> Array:
@@ -215,7 +108,7 @@ def delta_left_out(_right: Right, _entry: Entry, p: Array, _dp: Array) -> Array:
 def delta_of_all_channels_as_a_mean(right: Right, entry: Entry, p: Array, dp: Array) -> Array:
     """Delta is the mean of dP, not its mean by weight."""
     count = np.maximum(entry.attended.sum(axis=-1), 1)
-    return (dp.sum(axis=-1) / count).astype(entry.accum)
+    return np.asarray((dp.sum(axis=-1) / count).astype(entry.accum))
 
 
 def delta_with_the_sink_taken_out(right: Right, entry: Entry, p: Array, dp: Array) -> Array:
@@ -246,7 +139,7 @@ def nan_of_a_row_for_its_head(
 def nan_value_reaches_dv(right: Right, entry: Entry, p: Array) -> Array:
     """A NaN in v makes dv of its key NaN."""
     found = right.value_sum(entry, p)
-    seen = entry.attended.any(axis=1)[..., None]
+    seen = np.asarray(entry.attended.any(axis=1))[..., None]
     return np.where(seen & ~np.isfinite(entry.v), np.nan, found).astype(entry.accum)
 
 
@@ -254,21 +147,21 @@ def nan_value_reaches_dv(right: Right, entry: Entry, p: Array) -> Array:
 
 
 def scale_left_out(right: Right, entry: Entry, dbiased: Array) -> Array:
-    """dq and dk lack the scale."""
+    """Gradients of q and k lack the scale."""
     ops = dataclasses.replace(entry.ops, scale=1.0)
-    return right.through_cap(_with(entry, ops=ops), dbiased)
+    return right.through_cap(with_fields(entry, ops=ops), dbiased)
 
 
 def scale_taken_twice(right: Right, entry: Entry, dbiased: Array) -> Array:
-    """dq and dk have the scale twice."""
+    """Gradients of q and k have the scale twice."""
     ops = dataclasses.replace(entry.ops, scale=entry.ops.scale**2)
-    return right.through_cap(_with(entry, ops=ops), dbiased)
+    return right.through_cap(with_fields(entry, ops=ops), dbiased)
 
 
 def scale_of_the_default(right: Right, entry: Entry, dbiased: Array) -> Array:
-    """dq and dk have the scale 1/sqrt(D), whatever the spec says."""
+    """Gradients of q and k have the scale 1/sqrt(D), whatever the spec says."""
     ops = dataclasses.replace(entry.ops, scale=entry.ops.spec.head_dim**-0.5)
-    return right.through_cap(_with(entry, ops=ops), dbiased)
+    return right.through_cap(with_fields(entry, ops=ops), dbiased)
 
 
 def cap_slope_left_out(_right: Right, entry: Entry) -> Any:
@@ -278,17 +171,17 @@ def cap_slope_left_out(_right: Right, entry: Entry) -> Any:
 
 def cap_slope_of_the_biased_logit(right: Right, entry: Entry) -> Any:
     """The slope of the cap is taken at the logit that has the bias in it."""
-    return right.cap_slope(_with(entry, capped=entry.biased))
+    return right.cap_slope(with_fields(entry, capped=entry.biased))
 
 
 def group_of_the_last_head(_right: Right, ops: Operands, by_head: Array) -> Array:
-    """dk and dv are those of the last head of the group."""
+    """Gradients of k and v are those of the last head of the group."""
     return by_head[ops.spec.group - 1 :: ops.spec.group]
 
 
 def group_averaged(right: Right, ops: Operands, by_head: Array) -> Array:
-    """dk and dv are the mean over the group."""
-    return right.group_sum(ops, by_head) / by_head.dtype.type(ops.spec.group)
+    """Gradients of k and v are the mean over the group."""
+    return np.asarray(right.group_sum(ops, by_head) / by_head.dtype.type(ops.spec.group))
 
 
 def group_by_its_remainder(right: Right, ops: Operands, by_head: Array) -> Array:
@@ -301,7 +194,9 @@ def group_by_its_remainder(right: Right, ops: Operands, by_head: Array) -> Array
 def dp_of_the_width_of_q(right: Right, entry: Entry) -> Array:
     """Channels of v beyond D are left out of dP."""
     width = entry.q.shape[-1]
-    return right.value_products(_with(entry, dout=entry.dout[..., :width], v=entry.v[..., :width]))
+    return right.value_products(
+        with_fields(entry, dout=entry.dout[..., :width], v=entry.v[..., :width])
+    )
 
 
 def dv_of_the_width_of_q(right: Right, entry: Entry, p: Array) -> Array:
@@ -393,8 +288,8 @@ def offset_of_the_first_entry_in_the_backward(
 
 
 def keys_of_the_first_entry(right: Right, ops: Operands, b: int, dout: Array) -> Entry:
-    """dq of every batch entry has the keys of the first."""
-    return _with(right.entry(ops, b, dout), k=right.entry(ops, 0, dout).k)
+    """The gradient of q of every batch entry has the keys of the first."""
+    return with_fields(right.entry(ops, b, dout), k=right.entry(ops, 0, dout).k)
 
 
 def rows_multiplied_by_zero(_right: Right, _entry: Entry, factor: Array, rows: Array) -> Array:
@@ -408,7 +303,7 @@ def keys_multiplied_by_zero(_right: Right, entry: Entry, ddot: Array) -> Array:
 
 
 def last_row_lost(right: Right, entry: Entry, ddot: Array) -> Array:
-    """dk lacks the last row where a tile of 16 has one row."""
+    """The gradient of k lacks the last row where a tile of 16 has one row."""
     if ddot.shape[1] % 16 == 1 and ddot.shape[1] > 1:
         ddot = np.concatenate([ddot[:, :-1], np.zeros_like(ddot[:, -1:])], axis=1)
     return right.key_sum(entry, ddot)
@@ -418,25 +313,26 @@ def last_row_lost(right: Right, entry: Entry, ddot: Array) -> Array:
 
 
 def dbias_not_reduced(_right: Right, gradient: Array, _shape: tuple[int, ...]) -> Array:
-    """dbias has the shape of the logits."""
+    """The gradient of the bias has the shape of the logits."""
     return gradient
 
 
 def dbias_averaged(right: Right, gradient: Array, shape: tuple[int, ...]) -> Array:
-    """dbias is the mean over broadcast axes."""
+    """The gradient of the bias is the mean over broadcast axes."""
     size = max(int(np.prod(shape)), 1)
-    return right.reduced(gradient, shape) * gradient.dtype.type(size / max(gradient.size, 1))
+    share = gradient.dtype.type(size / max(gradient.size, 1))
+    return np.asarray(right.reduced(gradient, shape) * share)
 
 
 def dbias_of_the_first_entry(right: Right, gradient: Array, shape: tuple[int, ...]) -> Array:
-    """dbias is not added up over the batch."""
+    """The gradient of the bias is not added up over the batch."""
     alone = len(shape) < 4 or shape[0] == 1
     return right.reduced(gradient[:1] if alone else gradient, shape)
 
 
-def dbias_summed_in_half(right: Right, gradient: Array, shape: tuple[int, ...]) -> Array:
-    """dbias is added up from values rounded to float16."""
-    return right.reduced(_half(gradient), shape)
+def dbias_summed_inhalf(right: Right, gradient: Array, shape: tuple[int, ...]) -> Array:
+    """The gradient of the bias is added up from values rounded to float16."""
+    return right.reduced(half(gradient), shape)
 
 
 def dsinks_zero(_right: Right, entry: Entry, _lse: Array, _delta: Array) -> Array:
@@ -445,7 +341,7 @@ def dsinks_zero(_right: Right, entry: Entry, _lse: Array, _delta: Array) -> Arra
 
 
 def dsinks_of_the_other_sign(right: Right, entry: Entry, lse: Array, delta: Array) -> Array:
-    """dsinks has the other sign."""
+    """The gradient of the sinks has the other sign."""
     return -right.sink_sum(entry, lse, delta)
 
 
@@ -488,13 +384,13 @@ def dout_in_the_order_of_memory(right: Right, ops: Operands, dout: Array) -> Arr
 
 
 def dout_read_as_bhsd(_right: Right, ops: Operands, dout: Array) -> Array:
-    """dout is read in the layout bhsd, whatever the spec says."""
+    """The array dout is read in the layout bhsd, whatever the spec says."""
     shape = (*ops.full_shape[:3], ops.v.shape[3])
     return np.ascontiguousarray(dout).reshape(shape).astype(ops.spec.accum_dtype)
 
 
 def dout_halved(right: Right, ops: Operands, dout: Array) -> Array:
-    """dout is used as scratch memory."""
+    """The array dout is used as scratch memory."""
     upstream = right.upstream(ops, dout)
     if dout.flags.writeable:
         dout *= dout.dtype.type(0.5)
@@ -527,105 +423,103 @@ def dsinks_missing(
     return {name: stored[name] for name in ("dq", "dk", "dv")}
 
 
-def _killed(step: str, by: Callable[..., Any], names: str, source: str = "") -> Mutant:
-    """Return a mutant that core cases of gradients kill, named without their family."""
+def killed(step: str, by: Callable[..., Any], names: str, source: str = "") -> Mutant:
+    """Return a mutant that core cases of gradients kill.
+
+    Parameters
+    ----------
+    step, by, source
+        As for `mutant`.
+    names : str
+        Cases without their family, separated by blanks; float32 unless a dtype is named.
+
+    Returns
+    -------
+    Mutant
+        Of `Right`.
+    """
     ids = (name if "." in name else f"{name}.float32" for name in names.split())
     return mutant(Right, step, by, " ".join(f"gradients.{id_}" for id_ in ids), source)
 
 
 MUTANTS: tuple[Mutant, ...] = (
-    _killed("value_products", dp_in_tf32, "unit"),
-    _killed("value_products", dp_stored_in_half, "unit"),
-    _killed("value_products", dp_of_doubles_in_single, "dout_of_1e_minus_30.float64"),
-    _killed("query_sum", dq_in_tf32, "unit"),
-    _killed("key_sum", dk_in_tf32, "unit"),
-    _killed("query_sum", dq_summed_in_half, "long"),
-    _killed("key_sum", dk_summed_in_half, "tall"),
-    _killed("value_sum", dv_summed_in_half, "tall"),
-    _killed("value_sum", weights_in_half_for_dv, "unit"),
-    _killed("value_sum", weights_in_bfloat16_for_dv, "unit of_one_kv_head.float16"),
-    _killed("delta", delta_in_half, "of_values_far_from_zero"),
-    _killed("delta", delta_of_a_rounded_out, "of_values_far_from_zero of_a_stored_out.float16"),
-    _killed("through_cap", dlogits_in_half, "unit of_keys_far_from_zero"),
-    _killed("group_sum", group_rounded_one_by_one, "of_one_kv_head.float16"),
-    _killed("table_sum", tables_summed_in_half, "of_relative_positions"),
-    _killed(
+    killed(
         "exponentials",
         weights_by_exp_of_minus_lse,
         "of_lse_near_minus_1000 of_lse_near_plus_1000",
         "pytorch/pytorch#196678",
     ),
-    _killed("exponentials", weights_of_masked_pairs, "bottom_right of_low_lse_and_lengths"),
-    _killed(
+    killed("exponentials", weights_of_masked_pairs, "bottom_right"),
+    killed(
         "exponentials",
         weights_of_empty_rows_by_their_lse,
         "of_an_empty_row of_empty_rows_by_bias",
         "pytorch/pytorch!196170",
     ),
-    _killed("weights", weights_shifted_by_the_head, "of_rows_apart_by_1000"),
-    _killed("weights", weights_without_the_sink, "of_sinks", "NVIDIA/cudnn-frontend!421"),
-    _killed("weights", sink_scaled_in_the_backward, "of_sinks"),
-    _killed("weights", sink_of_the_kv_head_in_the_backward, "of_sinks_of_each_query_head"),
-    _killed("delta", delta_left_out, "not_causal of_two_equal_keys"),
-    _killed("delta", delta_of_all_channels_as_a_mean, "not_causal"),
-    _killed("delta", delta_with_the_sink_taken_out, "of_sinks"),
-    _killed("delta", delta_of_masked_pairs, "of_poisoned_masked_keys", "tile-ai/tilelang!2461"),
-    _killed("dlogits", nan_gradients_swallowed, "of_a_nan_query"),
-    _killed("dlogits", nan_of_a_row_for_its_head, "of_a_nan_query"),
-    _killed("value_sum", nan_value_reaches_dv, "of_a_nan_value"),
-    _killed("through_cap", scale_left_out, "of_scale_two of_two_equal_keys"),
-    _killed("through_cap", scale_taken_twice, "of_scale_two of_two_equal_keys"),
-    _killed("through_cap", scale_of_the_default, "of_scale_two of_scale_negative"),
-    _killed("cap_slope", cap_slope_left_out, "of_a_cap", "openxla/tokamax!1121"),
-    _killed("cap_slope", cap_slope_of_the_biased_logit, "of_a_cap_then_bias"),
-    _killed("group_sum", group_of_the_last_head, "of_a_group", "marin-community/levanter!449"),
-    _killed("group_sum", group_averaged, "of_a_group"),
-    _killed(
+    killed("weights", weights_shifted_by_the_head, "of_rows_apart_by_1000"),
+    killed("weights", weights_without_the_sink, "of_sinks", "NVIDIA/cudnn-frontend!421"),
+    killed("weights", sink_scaled_in_the_backward, "of_sinks"),
+    killed("weights", sink_of_the_kv_head_in_the_backward, "of_sinks_of_each_query_head"),
+    killed("delta", delta_left_out, "not_causal of_two_equal_keys"),
+    killed("delta", delta_of_all_channels_as_a_mean, "not_causal"),
+    killed("delta", delta_with_the_sink_taken_out, "of_sinks"),
+    killed("delta", delta_of_masked_pairs, "of_poisoned_masked_keys", "tile-ai/tilelang!2461"),
+    killed("dlogits", nan_gradients_swallowed, "of_a_nan_query"),
+    killed("dlogits", nan_of_a_row_for_its_head, "of_a_nan_query"),
+    killed("value_sum", nan_value_reaches_dv, "of_a_nan_value"),
+    killed("through_cap", scale_left_out, "of_scale_two of_two_equal_keys"),
+    killed("through_cap", scale_taken_twice, "of_scale_two of_two_equal_keys"),
+    killed("through_cap", scale_of_the_default, "of_scale_two of_scale_negative"),
+    killed("cap_slope", cap_slope_left_out, "of_a_cap", "openxla/tokamax!1121"),
+    killed("cap_slope", cap_slope_of_the_biased_logit, "of_a_cap_then_bias"),
+    killed("group_sum", group_of_the_last_head, "of_a_group", "marin-community/levanter!449"),
+    killed("group_sum", group_averaged, "of_a_group"),
+    killed(
         "group_sum",
         group_by_its_remainder,
         "of_groups_of_three",
         "XunhaoLai/native-sparse-attention-triton#27",
     ),
-    _killed(
+    killed(
         "value_products",
         dp_of_the_width_of_q,
         "of_wide_values",
         "XunhaoLai/native-sparse-attention-triton#27",
     ),
-    _killed("value_sum", dv_of_the_width_of_q, "of_wide_values"),
-    _killed("query_sum", dq_of_64_components, "of_widths_80_and_96"),
-    _killed("entry", corner_of_the_top_left, "bottom_right", "Dao-AILab/flash-attention#20"),
-    _killed("entry", causal_in_the_backward_alone, "not_causal", "triton-lang/triton#4541"),
-    _killed("entry", causal_without_the_diagonal, "causal_top_left_square"),
-    _killed("entry", window_left_out, "window_left", "meta-pytorch/MSLK!263"),
-    _killed("entry", window_one_short, "window_left"),
-    _killed("entry", mask_transposed, "mask_dense"),
-    _killed("entry", key_lengths_ignored, "of_kv_lens"),
-    _killed("entry", row_lengths_ignored, "of_q_lens"),
-    _killed("entry", offset_of_the_first_entry_in_the_backward, "causal_offset_per_entry"),
-    _killed("entry", keys_of_the_first_entry, "of_two_entries"),
-    _killed("over_rows", rows_multiplied_by_zero, "of_poison_in_empty_rows"),
-    _killed("query_sum", keys_multiplied_by_zero, "of_poisoned_masked_keys"),
-    _killed("key_sum", last_row_lost, "of_17_by_33"),
-    _killed("reduced", dbias_not_reduced, "of_a_bias_of_keys"),
-    _killed("reduced", dbias_averaged, "of_a_bias_of_keys"),
-    _killed("reduced", dbias_of_the_first_entry, "of_a_bias_of_pairs"),
-    _killed("reduced", dbias_summed_in_half, "of_a_bias_of_pairs"),
-    _killed("sink_sum", dsinks_zero, "of_sinks", "ISEEKYAN/Megatron-LM!205"),
-    _killed("sink_sum", dsinks_of_the_other_sign, "of_sinks"),
-    _killed("sink_sum", dsinks_by_exp_of_minus_lse, "of_sinks_dominant"),
-    _killed("table_sum", table_gradients_overwritten, "of_relative_positions"),
-    _killed("through_change", tables_without_gradient, "of_relative_positions"),
-    _killed("through_change", slope_of_the_change_left_out, "of_an_expression through_tanh"),
-    _killed(
+    killed("value_sum", dv_of_the_width_of_q, "of_wide_values"),
+    killed("query_sum", dq_of_64_components, "of_widths_80_and_96"),
+    killed("entry", corner_of_the_top_left, "bottom_right", "Dao-AILab/flash-attention#20"),
+    killed("entry", causal_in_the_backward_alone, "not_causal", "triton-lang/triton#4541"),
+    killed("entry", causal_without_the_diagonal, "causal_top_left_square"),
+    killed("entry", window_left_out, "window_left", "meta-pytorch/MSLK!263"),
+    killed("entry", window_one_short, "window_left"),
+    killed("entry", mask_transposed, "mask_dense"),
+    killed("entry", key_lengths_ignored, "of_kv_lens"),
+    killed("entry", row_lengths_ignored, "of_q_lens"),
+    killed("entry", offset_of_the_first_entry_in_the_backward, "causal_offset_per_entry"),
+    killed("entry", keys_of_the_first_entry, "of_two_entries"),
+    killed("over_rows", rows_multiplied_by_zero, "of_poison_in_empty_rows"),
+    killed("query_sum", keys_multiplied_by_zero, "of_poisoned_masked_keys"),
+    killed("key_sum", last_row_lost, "of_17_by_33"),
+    killed("reduced", dbias_not_reduced, "of_a_bias_of_keys"),
+    killed("reduced", dbias_averaged, "of_a_bias_of_keys"),
+    killed("reduced", dbias_of_the_first_entry, "of_a_bias_of_pairs"),
+    killed("reduced", dbias_summed_in_half, "of_a_bias_of_pairs"),
+    killed("sink_sum", dsinks_zero, "of_sinks", "ISEEKYAN/Megatron-LM!205"),
+    killed("sink_sum", dsinks_of_the_other_sign, "of_sinks"),
+    killed("sink_sum", dsinks_by_exp_of_minus_lse, "of_sinks_dominant"),
+    killed("table_sum", table_gradients_overwritten, "of_relative_positions"),
+    killed("through_change", tables_without_gradient, "of_relative_positions"),
+    killed("through_change", slope_of_the_change_left_out, "of_an_expression through_tanh"),
+    killed(
         "upstream",
         dout_in_the_order_of_memory,
-        "dout_in_another_layout dout_reversed",
+        "dout_in_another_layout dout_fortran",
         "ROCm/aotriton#236",
     ),
-    _killed("upstream", dout_read_as_bhsd, "layout_bshd"),
-    _killed("upstream", dout_halved, "not_causal"),
-    _killed("stored", gradients_in_the_dtype_of_q, "of_a_bias_of_float64"),
-    _killed("stored", gradients_in_bhsd, "layout_bshd"),
-    _killed("stored", dsinks_missing, "of_sinks"),
+    killed("upstream", dout_read_as_bhsd, "layout_bshd"),
+    killed("upstream", dout_halved, "not_causal"),
+    killed("stored", gradients_in_the_dtype_of_q, "of_a_bias_of_float64"),
+    killed("stored", gradients_in_bhsd, "layout_bshd"),
+    killed("stored", dsinks_missing, "of_sinks"),
 )
