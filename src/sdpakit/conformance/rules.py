@@ -115,10 +115,14 @@ def rules() -> dict[str, Rule]:
     from sdpakit.conformance.cases import cases
     from sdpakit.conformance.relations import relations
 
-    shown = [*cases("stress"), *dict.fromkeys(relation for relation, _ in relations("stress"))]
+    shown = {case.id: case.rules for case in cases("stress")}
+    shown.update({relation.id: relation.rules for relation, _ in relations("stress")})
     return {
         name: Rule(
-            name, status, rule_text(name), tuple(one.id for one in shown if name in one.rules)
+            name,
+            status,
+            rule_text(name),
+            tuple(id_ for id_, named in shown.items() if name in named),
         )
         for name, status in RULES.items()
     }

@@ -189,6 +189,15 @@ def _sentinels() -> list[Case]:
         source=gh("unit8co/darts!3087"),
     )
     found += make(
+        "bias.finer_than_half_operands",
+        "MOD-1",
+        "a float32 bias rounded to the dtype of q",
+        shape=Shape(q_heads=1, q_len=4, kv_len=19),
+        spec={"bias": F32},
+        recipe=lambda draw: {"bias": draw.normal(4, 19, spread=30.0, dtype=F32)},
+        dtypes=(F16, "bfloat16"),
+    )
+    found += make(
         "bias.below_a_sentinel",
         "NUM-2 MASK-3",
         "a mask value of -10000 above a live logit of -20000",

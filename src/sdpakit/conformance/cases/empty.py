@@ -118,7 +118,7 @@ def _tiles() -> list[Case]:
     found += make(
         "empty.leading_tiles_and_low_logits",
         "NUM-2",
-        "a guarded maximum of 0 that is kept after tiles without a key, where logits are about -800",
+        "a guarded maximum of 0, kept after tiles without a key, where logits are about -800",
         shape=Shape(q_len=3, kv_len=448),
         spec={"mask": Dense(), "scale": 1.0},
         recipe=lambda draw: {**_low_logits(draw), "mask": np.arange(448)[None] >= 443},

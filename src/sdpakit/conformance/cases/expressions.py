@@ -62,6 +62,15 @@ def _alibi() -> list[Case]:
             dtypes=FOUR if align == "bottom_right" else ("float32",),
         )
     found += make(
+        "expressions.alibi_to_both_sides",
+        "EXPR-1",
+        "a distance that counts as negative on the right too",
+        shape=SHAPE,
+        spec={"logits": Alibi("slopes", "bottom_right")},
+        recipe=_slopes,
+        outputs=ALL,
+    )
+    found += make(
         "expressions.alibi_by_hand",
         "EXPR-1 MOD-1",
         "the user's expression applied before the scale or the cap",

@@ -330,7 +330,7 @@ def dbias_of_the_first_entry(right: Right, gradient: Array, shape: tuple[int, ..
     return right.reduced(gradient[:1] if alone else gradient, shape)
 
 
-def dbias_summed_inhalf(right: Right, gradient: Array, shape: tuple[int, ...]) -> Array:
+def dbias_summed_in_half(right: Right, gradient: Array, shape: tuple[int, ...]) -> Array:
     """The gradient of the bias is added up from values rounded to float16."""
     return right.reduced(half(gradient), shape)
 

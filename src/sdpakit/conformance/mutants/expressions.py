@@ -276,7 +276,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(Plain, "change", tables_in_half, "expressions.table_of_float64.float32"),
     mutant(Plain, "change", tables_in_memory_order, "expressions.table_strided.float32"),
     mutant(Plain, "change", numbers_of_the_first_call, "relations.run_time_number.float32"),
-    mutant(Plain, "user_logits", alibi_of_the_distance, "expressions.alibi_top_left.float32"),
-    mutant(Plain, "user_logits", alibi_of_the_key, "expressions.alibi_by_hand.float32"),
+    mutant(Plain, "user_logits", alibi_of_the_distance, "expressions.alibi_to_both_sides.float32"),
+    mutant(Plain, "user_logits", alibi_of_the_key, "expressions.alibi_top_left.float32"),
     mutant(Plain, "change", alibi_top_left, "expressions.alibi_bottom_right.float32"),
 )

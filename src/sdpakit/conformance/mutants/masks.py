@@ -273,14 +273,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(Plain, "rewrite", dilated_to_the_left, "masks.dilated_top_left.float32"),
     mutant(Plain, "visible", documents_searched, "masks.documents_unsorted.float32"),
-    mutant(Plain, "change", tables_of_the_first_entry, "masks.prefix_per_entry.float32"),
+    mutant(Plain, "change", tables_of_the_first_entry, "masks.documents_unsorted.float32"),
     mutant(Plain, "change", offset_of_the_first_entry, "masks.causal_offset_per_entry.float32"),
     mutant(Plain, "change", offset_unsigned, "masks.causal_offset_per_entry.float32"),
     mutant(
         Plain,
         "visible",
         bottom_right_of_padded_lengths,
-        "masks.both_lens.float32",
+        "masks.bottom_right_of_true_lengths.float32",
         "onnx/onnx#8054",
     ),
     mutant(
@@ -293,6 +293,6 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(Plain, "change", row_lengths_ignored, "masks.both_lens.float32"),
     mutant(Plain, "change", lengths_of_the_longest, "masks.kv_lens.float32"),
     mutant(Plain, "entry", mask_of_head_for_entry, "masks.dense_batch_equals_heads.float32"),
-    mutant(Plain, "entry", mask_of_the_first_head, "masks.dense_batch_equals_heads.float32"),
+    mutant(Plain, "entry", mask_of_the_first_head, "masks.dense_broadcast_heads.float32"),
     mutant(Plain, "visible", key_mask_of_rows, "masks.key_mask_and_causal.float32"),
 )

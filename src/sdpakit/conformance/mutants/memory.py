@@ -57,11 +57,16 @@ def signs_of_strides_lost(spec: AttentionSpec, given: dict[str, Any]) -> Call:
 
 def _walked(x: Array, strides: tuple[int, ...]) -> Array:
     """Return an array read with the strides of another, wherever in its own memory they lead."""
-    at = sum(
-        (np.indices(x.shape, sparse=True)[axis] * (stride // x.itemsize))
-        for axis, stride in enumerate(strides)
+    index = np.indices(x.shape, sparse=True)
+    at = sum(i * (stride // x.itemsize) for i, stride in zip(index, strides, strict=True))
+    forwards = x[tuple(slice(None, None, -1 if stride < 0 else 1) for stride in x.strides)]
+    start = sum(
+        -stride // x.itemsize * (size - 1)
+        for stride, size in zip(x.strides, x.shape, strict=True)
+        if stride < 0
     )
-    return np.take(np.ravel(x, "K"), np.broadcast_to(at, x.shape), mode="wrap")
+    memory = np.ravel(forwards, "K")
+    return np.take(memory, np.broadcast_to(start + at, x.shape), mode="wrap")
 
 
 def strides_of_q_for_k(spec: AttentionSpec, given: dict[str, Any]) -> Call:
@@ -232,10 +237,18 @@ class other_order_every_second_call:  # noqa: N801 - its name is that of the mut
     def __init__(self) -> None:
         self._calls = 0
 
-    def __call__(self, right: Plain, e: Array) -> Array:
-        """Return the row sum, from either end; see `Plain.row_sum`."""
+    def __call__(
+        self, right: Plain, spec: AttentionSpec, q: Any, k: Any, v: Any, **operands: Any
+    ) -> Entry:
+        """Return the outputs, summed from either end; see `Plain.attention`."""
         self._calls += 1
-        return right.row_sum(e) if self._calls % 2 else _from_the_end(e)
+        one = right if self._calls % 2 else _backwards()
+        return one.attention(spec, q, k, v, **operands)
+
+
+def _backwards() -> Plain:
+    """Return a right program that sums the keys from the last to the first."""
+    return replaced(Plain, "row_sum", lambda _right, e: _from_the_end(e))
 
 
 def _from_the_end(e: Array) -> Array:
@@ -246,21 +259,21 @@ def order_of_the_batch(right: Plain, ops: Operands, b: int) -> Entry:
     """How the keys are split depends on how many entries there are."""
     if ops.full_shape[0] % 2 == 0:
         return right.entry(ops, b)
-    return replaced(Plain, "row_sum", lambda _right, e: _from_the_end(e)).entry(ops, b)
+    return _backwards().entry(ops, b)
 
 
 def order_of_the_entry(right: Plain, ops: Operands, b: int) -> Entry:
     """Every second entry is summed from the end."""
     if b % 2 == 0:
         return right.entry(ops, b)
-    return replaced(Plain, "row_sum", lambda _right, e: _from_the_end(e)).entry(ops, b)
+    return _backwards().entry(ops, b)
 
 
 def order_of_the_rows(right: Plain, ops: Operands, b: int) -> Entry:
     """How the keys are split depends on how many rows there are."""
     if int(ops.q_len[b]) == ops.full_shape[2]:
         return right.entry(ops, b)
-    return replaced(Plain, "row_sum", lambda _right, e: _from_the_end(e)).entry(ops, b)
+    return _backwards().entry(ops, b)
 
 
 def keys_split_by_threads(threads: int, spec: AttentionSpec, given: dict[str, Any]) -> Entry:
@@ -415,7 +428,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "relations.changing_shapes.float32",
         "pytorch/pytorch#148545",
     ),
-    mutant(Plain, "row_sum", other_order_every_second_call, "relations.causal_is_dense.float32"),
+    mutant(Plain, "attention", other_order_every_second_call, "relations.causal_is_dense.float32"),
     mutant(Plain, "entry", order_of_the_batch, "relations.entry_alone.float32"),
     mutant(Plain, "entry", order_of_the_entry, "relations.permuted_entries.float32"),
     mutant(Plain, "entry", order_of_the_rows, "relations.fewer_rows.float32"),

@@ -212,7 +212,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pytorch/pytorch#119131",
     ),
     mutant(Plain, "products", products_summed_in_half, "precision.unit.float32"),
-    mutant(Plain, "products", products_of_doubles_in_single, "bias.not_scaled.float64"),
+    mutant(Plain, "products", products_of_doubles_in_single, "precision.doubles.float64"),
     mutant(
         Plain,
         "products",
@@ -242,7 +242,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "precision.tiny_weights_times_large_values.float32",
     ),
     mutant(Plain, "logits", logits_in_half, "precision.unit.float32"),
-    mutant(Plain, "logits", logits_in_single, "bias.not_scaled.float64"),
+    mutant(Plain, "logits", logits_in_single, "precision.doubles.float64"),
     mutant(Plain, "logits", logits_in_units_of_half, "precision.unit.float32"),
     mutant(
         Plain,
@@ -257,5 +257,5 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(Plain, "attention", out_clamped, "precision.out_dtype_overflows.float32"),
     mutant(Plain, "attention", out_divided_in_half, "precision.unit.float32"),
     mutant(Plain, "attention", lse_in_out_dtype, "precision.half_row_sum.float16"),
-    mutant(Plain, "change", bfloat16_read_as_float16, "lengths.64_keys_for_one_row.bfloat16"),
+    mutant(Plain, "change", bfloat16_read_as_float16, "precision.range_of_bfloat16.bfloat16"),
 )

@@ -135,7 +135,7 @@ MUTANTS: tuple[Mutant, ...] = (
         numbers_cut_to_integers,
         "refusals.lens_of_floats.float32 refusals.offset_of_a_float.float32",
     ),
-    mutant(Wrapped, "call", unsigned_lengths_refused, "masks.kv_lens.float32"),
+    mutant(Wrapped, "call", unsigned_lengths_refused, "masks.unsigned_lens.float32"),
     mutant(
         Wrapped, "call", out_copied_to, "refusals.out_shape.float32 refusals.out_read_only.float32"
     ),

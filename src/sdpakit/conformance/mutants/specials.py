@@ -87,7 +87,7 @@ def nan_value_in_every_channel(found: Entry, _ops: Operands) -> Entry:
 
 def infinite_values_cleaned(right: Plain, ops: Operands, b: int) -> Entry:
     """NaN and infinities in v are replaced by numbers."""
-    return right.entry(dataclasses.replace(ops, v=np.nan_to_num(ops.v)), b)
+    return right.entry(dataclasses.replace(ops, v=np.where(np.isfinite(ops.v), ops.v, 0.0)), b)
 
 
 def infinite_logit_wins(right: Plain, ops: Operands, b: int) -> Logits:

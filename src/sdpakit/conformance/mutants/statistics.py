@@ -260,7 +260,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(Plain, "entry", sink_in_half, "sinks.of_float32.float32"),
     mutant(Plain, "finish", sink_has_a_value, "sinks.share_of_a_quarter.float32"),
     mutant(Plain, "entry", sink_ignored_when_infinite, "sinks.nan.float32 sinks.plus_inf.float32"),
-    mutant(Plain, "finish", sink_makes_empty_rows_nan, "sinks.nan.float32"),
+    mutant(Plain, "finish", sink_makes_empty_rows_nan, "sinks.nan_and_an_empty_row.float32"),
     mutant(Plain, "change", empty_row_policy_ignored, "empty.nan_policy.float32"),
     mutant(Plain, "change", empty_row_is_nan, "empty.last_row.float32 empty.no_keys_zero.float32"),
     mutant(
@@ -277,6 +277,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "empty.by_bias.float32",
         "pytorch/pytorch#41508",
     ),
-    mutant(Plain, "finish", empty_row_statistics_nan, "statistics.outputs_entropy.float32"),
+    mutant(Plain, "finish", empty_row_statistics_nan, "empty.nan_policy.float32"),
     mutant(Plain, "logits", minus_infinity_is_a_key, "empty.by_bias.float32"),
 )
