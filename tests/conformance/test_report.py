@@ -45,7 +45,7 @@ CAUSAL = "masks.causal_top_left_rectangle.float32"
 MIXED = run_of(
     outcome(CAUSAL, "fail", share=math.inf, message="out is wrong", worst=WORST),
     outcome("masks.true_attends.float32", share=0.25, unjudged=("lse", "entropy"), seconds=0.125),
-    outcome("scale.zero.float32", "refused", message="mine: it has no scale"),
+    outcome("scale.zero.float32", "refused", message="mine: it has no scale", asked=False),
     outcome("scale.two.float32", "error", message="TypeError: no"),
     outcome("sinks.share_of_a_quarter.float32", "hang", message="no answer in 60 s"),
     outcome("softcap.applied.float32", "crash", message="signal 11"),
@@ -144,6 +144,7 @@ def test_what_is_no_report_is_refused(change, match):
         ({"verdict": "fine"}, r"outcomes\[0\].verdict: got fine"),
         ({"share": None}, r"outcomes\[0\].share: got None"),
         ({"share": False}, r"outcomes\[0\].share: got False"),
+        ({"asked": 1}, r"outcomes\[0\].asked: got 1"),
         ({"worst": 3}, r"outcomes\[0\].worst: got 3"),
         ({"worst": {"output": "out"}}, r"outcomes\[0\].worst.index: got nothing"),
         ({"more": 1}, r"outcomes\[0\].more: got a field"),
@@ -288,6 +289,9 @@ def test_the_command_of_a_run():
     line = "sdpakit conformance mine"
     assert facts.run_command(run_of(*whole)) == f"{line} --level core"
     assert facts.run_command(run_of(*masks)) == f"{line} --level core --family masks"
+    asked = [each for each in whole if not report.about(each.case).refuses]
+    assert 0 < len(asked) < len(whole)
+    assert facts.run_command(run_of(*asked)) == f"{line} --level core"
     assert facts.run_command(run_of(masks[0])) == f"{line} --case {masks[0].case}"
     assert facts.run_command(run_of(*masks[1:])) == ""
     assert facts.run_command(run_of(outcome("fuzz.of.float32"))) == ""
@@ -342,6 +346,12 @@ def test_a_failure_has_its_rule_its_worst_element_and_its_command():
     assert "MASK-2: Position of query row i" in text
     assert "catches: a causal mask with the other alignment" in text
     assert f"repeat: sdpakit conformance mine --case {CAUSAL}" in text
+
+
+def test_a_long_command_is_broken_as_a_shell_takes_it():
+    wide, narrow = (re.sub(" +$", "", printed(MIXED, width), flags=re.M) for width in (200, 60))
+    assert f"\n  repeat: sdpakit conformance mine --case {CAUSAL}\n" in wide
+    assert f"\n  repeat: sdpakit conformance mine \\\n    --case {CAUSAL}\n" in narrow
 
 
 def test_a_message_steers_no_terminal():

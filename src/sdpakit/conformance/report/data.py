@@ -50,8 +50,8 @@ def page_data(run: Run) -> dict[str, Any]:
     Returns
     -------
     dict
-        "cases" are rows of id, family, rules, catches, source, bound, level, seed, and what of the
-        command stands for the case; "outcomes" are rows of case, target, verdict, share, message,
+        "cases" are rows of id, family, rules, catches, source, bound, level, seed, what of the
+        command stands for the case, and the exception that is right; "outcomes" are rows of case, target, verdict, share, message,
         worst, unjudged, seconds, reason, where all but share, worst and seconds are places in the
         lists beside them, and nothing at the end of a row stands for "empty".
     """
@@ -122,6 +122,7 @@ def _case(case: About) -> list[Any]:
         case.level if case.known else "",
         case.seed,
         "" if quoted == case.id else quoted,
+        case.refuses,
     ]
 
 

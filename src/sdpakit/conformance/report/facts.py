@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
@@ -35,6 +36,8 @@ class About:
         The level from which on it runs.
     seed : int or None
         Seed of its inputs, None where the relation alone knows it.
+    refuses : str
+        Name of the exception that is the right answer, "" where a result is.
     known : bool
         Whether this version of sdpakit has it; a file may come from another.
     """
@@ -46,6 +49,7 @@ class About:
     bound: str = ""
     level: str = "core"
     seed: int | None = None
+    refuses: str = ""
     known: bool = False
 
     @property
@@ -109,20 +113,26 @@ def run_command(run: Run) -> str:
     str
         With the family or the cases it was kept to, "" where these are too many to name.
     """
-    came = set(dict.fromkeys(outcome.case for outcome in run.outcomes))
+    came = {outcome.case for outcome in run.outcomes}
     if not came:
         return ""
     line = f"{command_head(*target_names(run))} --level {run.level}"
     whole = [name for name, entry in _all().items() if _is_in(entry.level, run.level)]
-    if came == set(whole):
+    if _as_good_as(came, whole):
         return line
     family, *others = {name.split(".")[0] for name in came}
-    if not others and came == {name for name in whole if name.split(".")[0] == family}:
+    if not others and _as_good_as(came, (name for name in whole if about(name).family == family)):
         return f"{line} --family {shlex.quote(family)}"
     if len(came) <= _FEW and came <= set(_all()):
         cases = "".join(f" --case {shlex.quote(name)}" for name in sorted(came))
         return command_head(*target_names(run)) + cases
     return ""
+
+
+def _as_good_as(came: set[str], wanted: Iterable[str]) -> bool:
+    """Return whether all came; bad calls, which do not concern every target, may be missing."""
+    missing = came.symmetric_difference(wanted)
+    return missing.isdisjoint(came) and all(about(name).refuses for name in missing)
 
 
 def _is_in(level: str, other: str) -> bool:
@@ -150,6 +160,7 @@ def _about(name: str, wanted: Check, level: Level) -> About:
             bound="" if wanted.refuses else wanted.bound,
             level=level,
             seed=wanted.seed,
+            refuses=wanted.refuses,
             known=True,
         )
     relation, _ = wanted

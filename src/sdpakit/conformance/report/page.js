@@ -8,8 +8,8 @@
   const WRONG = ["fail", "error", "hang", "crash"];
   const BOUNDS = { sharp: "sharp (random inputs)", hard: "hard (inputs chosen to hurt)" };
 
-  const cases = run.cases.map(([id, family, rules, catches, source, bound, level, seed, quoted]) => ({
-    id, family, rules, catches, source, bound, level, seed, quoted: quoted || id, outcomes: [],
+  const cases = run.cases.map(([id, family, rules, catches, source, bound, level, seed, quoted, refuses]) => ({
+    id, family, rules, catches, source, bound, level, seed, quoted: quoted || id, refuses, outcomes: [],
   }));
   for (const [place, target, verdict, share, message, worst, unjudged, seconds, reason] of run.outcomes) {
     cases[place].outcomes.push({
@@ -85,6 +85,7 @@
       const link = element("a", { href: entry.source, rel: "noopener noreferrer" }, entry.source);
       fact(list, "reported in", link);
     } else if (entry.source) fact(list, "reported in", entry.source);
+    if (entry.refuses) fact(list, "right is", element("code", {}, entry.refuses), " is raised");
     if (entry.bound) fact(list, "bound", BOUNDS[entry.bound] || entry.bound);
     if (entry.level) fact(list, "level", entry.level);
     if (entry.seed !== null) fact(list, "seed", String(entry.seed));

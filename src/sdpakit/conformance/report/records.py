@@ -122,6 +122,7 @@ def _outcome(outcome: Outcome) -> Json:
         "worst": None if worst is None else _worst(worst),
         "unjudged": list(outcome.unjudged),
         "seconds": _number(outcome.seconds),
+        "asked": outcome.asked,
     }
 
 
@@ -192,6 +193,12 @@ class _Reader:
             self.refuse(name, value, allowed)
         return _NOT_FINITE[value] if isinstance(value, str) else float(value)
 
+    def flag(self, name: str) -> bool:
+        value = self.data.get(name, "nothing")
+        if not isinstance(value, bool):
+            self.refuse(name, value, "true or false")
+        return value is True
+
     def texts(self, name: str) -> tuple[str, ...]:
         values = self.take(name, (list,), "a list of strings")
         if not all(isinstance(value, str) for value in values):
@@ -234,7 +241,10 @@ _FIELDS: dict[str, tuple[str, ...]] = {
         *("outcomes", "expected", "stale"),
     ),
     "targets": ("name", "versions", "note"),
-    "outcomes": ("target", "case", "verdict", "share", "message", "worst", "unjudged", "seconds"),
+    "outcomes": (
+        *("target", "case", "verdict", "share", "message", "worst", "unjudged", "seconds"),
+        "asked",
+    ),
     "worst": ("output", "index", "got", "right", "bound", "share"),
     "expected": ("target", "case", "reason"),
 }
@@ -258,6 +268,7 @@ def _outcome_from(data: _Reader) -> Outcome:
         worst=_worst_from(data),
         unjudged=data.texts("unjudged"),
         seconds=data.number("seconds"),
+        asked=data.flag("asked"),
     )
 
 

@@ -39,6 +39,7 @@ _STYLES: dict[Shown, str] = {
     "ok": "green",
 }
 _GAP = 2  # blanks between two columns
+_INDENT = 2  # blanks before what is said of a failure
 _LONGEST = 1200  # characters of a message; the JSON has all of it
 
 
@@ -66,7 +67,7 @@ class Screen:
         else:
             yield Text("")
             yield from _tables(run, options.max_width)
-            yield from _failures(run, self._failures)
+            yield from _failures(run, self._failures, options.max_width)
         for entry in run.stale:
             yield Text.assemble(("\nstale ", "bold red"), plain(entry))
         yield Text("")
@@ -225,12 +226,12 @@ def _legend(run: Run) -> Text:
     return Text(", ".join(["without a letter: ok", *parts]), style="dim")
 
 
-def _failures(run: Run, limit: int | None) -> Iterator[Text | Padding]:
+def _failures(run: Run, limit: int | None, width: int) -> Iterator[Text | Padding]:
     for name in target_names(run):
         wrong = [o for o in run.outcomes if o.target == name and shown(run, o) in WRONG]
         for outcome in wrong[:limit]:
             yield _head(run, outcome)
-            yield Padding(_failure(outcome), (0, 0, 0, 2))
+            yield Padding(_failure(outcome, width - _INDENT), (0, 0, 0, _INDENT))
         left = 0 if limit is None else len(wrong) - limit
         if left > 0:
             text = f"\n{left} more of {plain(name)}: a report by --html or --json has them all"
@@ -243,7 +244,7 @@ def _head(run: Run, outcome: Outcome) -> Text:
     return Text.assemble("\n", (verdict, _STYLES[verdict]), " ", (name, "bold"), " on ", target)
 
 
-def _failure(outcome: Outcome) -> Text:
+def _failure(outcome: Outcome, width: int) -> Text:
     case = about(outcome.case)
     message, *_ = outcome.message.partition(f"\n  {outcome.case} ")  # the rest is said below
     lines = [Text(plain(_shortened(message, _LONGEST)))] if message else []
@@ -256,7 +257,10 @@ def _failure(outcome: Outcome) -> Text:
     ]
     if case.source:
         lines.append(Text(f"reported: {case.source}", style="dim"))
-    lines.append(Text(f"repeat: {plain(command(outcome.target, outcome.case))}"))
+    again = f"repeat: {plain(command(outcome.target, outcome.case))}"
+    if len(again) > width:  # in two lines that a shell takes as one
+        again = again.replace(" --case ", " \\\n  --case ")
+    lines.append(Text(again))
     return Text("\n").join(lines)
 
 
