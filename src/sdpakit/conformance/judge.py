@@ -229,10 +229,10 @@ def _called(
 
 
 def _with_other_v(operands: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the operands with keys of v in reverse order, and other signs."""
+    """Return the operands with the signs of v changed: NaN and infinities stay where they are."""
     v: Array = operands["v"]
     with np.errstate(all="ignore"):
-        return {**operands, "v": guarded(-v[:, ::-1, ::-1])}
+        return {**operands, "v": guarded(-v)}
 
 
 def _judge(
