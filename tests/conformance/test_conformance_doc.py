@@ -1,4 +1,4 @@
-"""What docs/conformance.md shows runs: its files, its commands, its links."""
+"""What docs/conformance.md shows runs: its files and its commands."""
 
 import re
 import shlex
@@ -69,9 +69,8 @@ def test_the_ledger_of_the_page_names_what_is_wrong(folder):
     assert "1 expected" in done.stdout
 
 
-def test_links_of_the_page_lead_somewhere():
-    text = PAGE.read_text(encoding="utf-8")
-    names = re.findall(r"\]\(([^)#:]+)\)", text) + re.findall(r"`((?:src|tests)/[\w/.]+)`", text)
-    assert len(names) > 5
+def test_files_that_the_page_names_are_there():
+    names = re.findall(r"`((?:src|tests)/[\w/.]+)`", PAGE.read_text(encoding="utf-8"))
+    assert len(names) > 4
     for name in names:
-        assert (ROOT / name).exists() or (PAGE.parent / name).exists(), name
+        assert (ROOT / name).exists(), name

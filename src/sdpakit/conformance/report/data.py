@@ -51,9 +51,10 @@ def page_data(run: Run) -> dict[str, Any]:
     -------
     dict
         "cases" are rows of id, family, rules, catches, source, bound, level, seed, what of the
-        command stands for the case, and the exception that is right; "outcomes" are rows of case, target, verdict, share, message,
-        worst, unjudged, seconds, reason, where all but share, worst and seconds are places in the
-        lists beside them, and nothing at the end of a row stands for "empty".
+        command stands for the case, and the exception that is right. "outcomes" are rows of case,
+        target, verdict, share, message, worst, unjudged, seconds, reason, where all but share,
+        worst and seconds are places in the lists beside them; a row may end early, and what is
+        missing is 0, which stands for "nothing".
     """
     texts = _Texts(_room(run))
     names = target_names(run)

@@ -164,28 +164,34 @@ class _Reader:
     where: str
 
     def place(self, name: str) -> str:
+        """Return how messages name a field."""
         return f"{self.where}.{name}" if self.where else name
 
     def take(self, name: str, kinds: tuple[type, ...], allowed: str) -> Any:
+        """Return a field that must be of some kind."""
         value = self.data.get(name, "nothing")
         if name not in self.data or not isinstance(value, kinds) or isinstance(value, bool):
             self.refuse(name, value, allowed)
         return value
 
     def refuse(self, name: str, got: object, allowed: str) -> None:
+        """Raise for a field that does not fit."""
         fix = "repair the file or write it anew; docs/conformance.md has its form"
         raise _error(self.place(name), got, allowed, fix)
 
     def text(self, name: str) -> str:
+        """Return a field that is a string."""
         return cast("str", self.take(name, (str,), "a string"))
 
     def one_of(self, name: str, allowed: tuple[str, ...]) -> str:
+        """Return a field that is one of some strings."""
         value = self.text(name)
         if value not in allowed:
             self.refuse(name, value, ", ".join(allowed))
         return value
 
     def number(self, name: str) -> float:
+        """Return a field that is a number, finite or not."""
         allowed = 'a number, "nan", "inf" or "-inf"'
         value = self.take(name, (int, float, str), allowed)
         is_huge = isinstance(value, int) and value.bit_length() > 1023  # float() would overflow
@@ -194,30 +200,35 @@ class _Reader:
         return _NOT_FINITE[value] if isinstance(value, str) else float(value)
 
     def flag(self, name: str) -> bool:
+        """Return a field that is true or false."""
         value = self.data.get(name, "nothing")
         if not isinstance(value, bool):
             self.refuse(name, value, "true or false")
         return value is True
 
     def texts(self, name: str) -> tuple[str, ...]:
+        """Return a field that is a list of strings."""
         values = self.take(name, (list,), "a list of strings")
         if not all(isinstance(value, str) for value in values):
             self.refuse(name, values, "a list of strings")
         return tuple(values)
 
     def counts(self, name: str) -> tuple[int, ...]:
+        """Return a field that is a list of whole numbers."""
         values = self.take(name, (list,), "a list of whole numbers")
         if not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
             self.refuse(name, values, "a list of whole numbers")
         return tuple(values)
 
     def texts_by_name(self, name: str) -> dict[str, str]:
+        """Return a field that is an object of strings."""
         values = self.take(name, (Mapping,), "an object of strings")
         if not all(isinstance(value, str) for value in values.values()):
             self.refuse(name, values, "an object of strings")
         return dict(values)
 
     def items(self, name: str, make: Callable[[_Reader], T]) -> list[T]:
+        """Return a field that is a list of objects, each made into something."""
         found = []
         for index, value in enumerate(self.take(name, (list,), "a list of objects")):
             place = f"{self.place(name)}[{index}]"
@@ -229,6 +240,7 @@ class _Reader:
         return found
 
     def has_no_more(self) -> None:
+        """Refuse fields that this version does not know."""
         known = _FIELDS[self.where.rsplit(".", 1)[-1].split("[")[0]]
         for name in self.data:
             if name not in known:
