@@ -71,6 +71,6 @@ def test_the_ledger_of_the_page_names_what_is_wrong(folder):
 
 def test_files_that_the_page_names_are_there():
     names = re.findall(r"`((?:src|tests)/[\w/.]+)`", PAGE.read_text(encoding="utf-8"))
-    assert len(names) > 4
+    assert len(names) >= 4
     for name in names:
         assert (ROOT / name).exists(), name
