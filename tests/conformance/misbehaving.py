@@ -80,6 +80,8 @@ class RefusesAll(Naive):
     def prepare(self, spec):
         raise refusal("refuser", "it does nothing")
 
+    prepare_gradients = prepare
+
 
 class HalvesTheScale(Naive):
     def products(self, q, k):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from sdpakit.conformance import report
 from sdpakit.conformance.ledger import Ledger
 from sdpakit.conformance.model import Level, Outcome, Run
 from sdpakit.conformance.rules import RULES
-from sdpakit.conformance.runner import OnOutcome, collect
+from sdpakit.conformance.runner import OnOutcome, collect, judged_nothing
 from sdpakit.conformance.selection import find, select
 from sdpakit.errors import ArgumentError, format_error
 
@@ -195,8 +195,7 @@ def _refused_all(console: Console, run: Run) -> bool:
     """Say which targets refused all there is; a level without one answer is no success."""
     found = False
     for info in run.targets:
-        counts = Counter(o.verdict for o in run.outcomes if o.target == info.name)
-        if set(counts) == {"refused"}:
+        if judged_nothing(o for o in run.outcomes if o.target == info.name):
             console.out(f"{info.name} refused every case: nothing was judged", highlight=False)
             found = True
     return found

@@ -311,12 +311,10 @@ class _Session:
 
     def _only_refusals(self) -> list[str]:
         """Return the targets that refused a whole level."""
-        return [
-            target
-            for target in self._targets
-            if {outcome.verdict for outcome in self._of(target)} == {"refused"}
-            and len(self._of(target)) == len(self._ids)
-        ]
+        from sdpakit.conformance.runner import judged_nothing
+
+        whole = [name for name in self._targets if len(self._of(name)) == len(self._ids)]
+        return [target for target in whole if judged_nothing(self._of(target))]
 
     def _run(self) -> Run:
         from sdpakit.conformance.runner import machine, versions

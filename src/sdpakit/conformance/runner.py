@@ -175,6 +175,23 @@ def judge(target: Target, wanted: Check) -> Outcome:
     return replace(outcome, seconds=time.perf_counter() - begin)
 
 
+def judged_nothing(outcomes: Iterable[Outcome]) -> bool:
+    """Return whether a target gave no result at all, so that no error of it could show.
+
+    Parameters
+    ----------
+    outcomes : iterable of Outcome
+        Of one target.
+
+    Returns
+    -------
+    bool
+        Cases that ask for a refusal do not count: some of them never reach the target.
+    """
+    asked = [o for o in outcomes if not getattr(find(o.case), "refuses", "")]
+    return bool(asked) and all(outcome.verdict == "refused" for outcome in asked)
+
+
 def prepare(
     target: AnyTarget,
     *,
