@@ -76,6 +76,7 @@ def _large_batches() -> list[Case]:
             spec={"kv_lens": True},
             recipe=_some_lengths,
             level="stress",
+            heavy=f"{batch * q_heads} rows, one after another in the reference",
         )
     return found
 
