@@ -59,7 +59,9 @@ def node_errors(
     with np.errstate(all="ignore"):
         for node in postorder(root):
             if node.type == "float":
-                errors[node] = _error(node, values, errors, logit_error, profile, u)
+                error = _error(node, values, errors, logit_error, profile, u)
+                # An infinity is there or it is not; what comes of it, as tanh(inf), is exact again.
+                errors[node] = np.where(np.isinf(values[node]), 0.0, error)
     return errors
 
 
