@@ -179,7 +179,11 @@ class Call:
             seen &= scope.indices["q"] < ops.q_len[b]
         if KV_LENS in self.made:
             seen &= scope.indices["k"] < ops.kv_len[b]
-        named = {CAUSAL: found.causal, WINDOW: found.window, DENSE: Dense() if found.dense else None}
+        named = {
+            CAUSAL: found.causal,
+            WINDOW: found.window,
+            DENSE: Dense() if found.dense else None,
+        }
         pieces = [m for part, m in named.items() if part in self.made and m is not None]
         for mask in (*pieces, *(found.others if OTHER in self.made else ())):
             seen &= visible(mask, scope, dense)

@@ -41,6 +41,7 @@ class Jax(Peer):
 
     def __init__(self) -> None:
         self.jax = library("jax", "jax[cpu]")
+        super().__init__()
 
     def native(self, spec: AttentionSpec, wanted: Asked) -> set[str]:
         """Return everything that counts from the top left; lengths and arrays always."""
@@ -48,8 +49,9 @@ class Jax(Peer):
         if wanted.causal_is("top_left"):
             found.add(CAUSAL)
         if wanted.window_is("top_left") and wanted.window is not None:
-            sides = (wanted.window.left, wanted.window.right)
-            found |= {WINDOW} if None not in sides and max(map(int, sides)) < 2**31 else set()
+            left, right = wanted.window.left, wanted.window.right
+            if left is not None and right is not None and max(left, right) < 2**31:
+                found.add(WINDOW)
         return found
 
     def limits(self, spec: AttentionSpec) -> list[str]:

@@ -30,6 +30,7 @@ class Mlx(Peer):
 
     def __init__(self) -> None:
         self.mx = library("mlx.core", "mlx[cpu]")
+        super().__init__()
 
     def native(self, spec: AttentionSpec, wanted: Asked) -> set[str]:
         """Return a causal mask of the bottom right alone, or a boolean array alone."""
@@ -70,6 +71,8 @@ class Mlx(Peer):
     def _array(self, array: Any) -> Any:
         if not isinstance(array, np.ndarray) or not array.dtype.isnative:
             raise refusal(self.name, "it takes arrays of the byte order of the machine")
+        if any(step < 0 for step in array.strides):
+            raise refusal(self.name, "it takes no negative strides")
         if array.dtype.name == "bfloat16":
             bits = np.ascontiguousarray(array).view(np.uint16)
             return self.mx.array(bits).view(self.mx.bfloat16)

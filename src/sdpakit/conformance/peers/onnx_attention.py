@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sdpakit.conformance.inputs import Array
+from sdpakit.conformance.inputs import Array, np_dtype
 from sdpakit.conformance.peers.asked import (
     CAUSAL,
     DENSE,
@@ -30,17 +30,18 @@ _INPUTS = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seql
 class OnnxAttention(Peer):
     """A model of one node Attention, its inputs with four axes.
 
-    `kv_lens`, and a causal mask of the bottom right, are `nonpad_kv_seqlen`, from which the operator
-    counts the position of a row.
+    `kv_lens`, and a causal mask of the bottom right, are `nonpad_kv_seqlen`, from which the
+    operator counts the position of a row.
     """
 
-    packages = ("onnx",)
+    packages: tuple[str, ...] = ("onnx",)
     has_softcap = True
     profile = HALF_WEIGHTS  # the operator says: softmax is cast to the type of V
     _opset = 24
 
     def __init__(self) -> None:
         self.onnx = library("onnx", "onnx")
+        super().__init__()
 
     def native(self, spec: AttentionSpec, wanted: Asked) -> set[str]:
         """Return causal, lengths of the keys and the array, where the operator aligns them so."""
@@ -67,11 +68,13 @@ class OnnxAttention(Peer):
         raise NotImplementedError
 
     def _feeds(self, call: Call) -> dict[str, Array]:
-        found = {n: call.heads_first(x) for n, x in zip("QKV", (call.q, call.k, call.v), strict=True)}
+        found = {
+            n: call.heads_first(x) for n, x in zip("QKV", (call.q, call.k, call.v), strict=True)
+        }
         mask, bias = call.mask, call.bias
         if mask is not None and bias is not None:
-            mask, bias = None, np.where(mask, bias, np.array(-np.inf, bias.dtype))
-        if mask is not None or bias is not None:
+            found["attn_mask"] = np.where(mask, bias, np.array(-np.inf, bias.dtype))
+        elif mask is not None or bias is not None:
             found["attn_mask"] = bias if mask is None else mask
         lens = call.given.get("kv_lens") if KV_LENS not in call.made else None
         if lens is None and self._counts_from_the_end(call):
@@ -110,9 +113,9 @@ def _whole(name: str, lens: Any) -> Array:
 
 
 def _plain(name: str, array: Any) -> Array:
-    if not isinstance(array, np.ndarray) or not array.dtype.isnative:
-        raise refusal(name, "it takes arrays of the byte order of the machine")
-    return array
+    if isinstance(array, np.ndarray) and array.dtype.isnative:
+        return array
+    raise refusal(name, "it takes arrays of the byte order of the machine")
 
 
 @functools.lru_cache(maxsize=256)
@@ -121,8 +124,10 @@ def _built(
 ) -> bytes:
     """Return a serialised model of one node."""
     helper = library("onnx.helper", "onnx")
-    types = library("onnx", "onnx").TensorProto
-    given = {name: (getattr(types, dtype.upper()), axes) for name, dtype, axes in inputs}
+    given = {
+        name: (helper.np_dtype_to_tensor_dtype(np_dtype(dtype)), axes)
+        for name, dtype, axes in inputs
+    }
     names = [name if name in given else "" for name in _INPUTS]
     while not names[-1]:
         names.pop()
@@ -148,11 +153,11 @@ class OnnxRuntime(OnnxAttention):
     name = "onnxruntime"
     packages = ("onnxruntime", "onnx")
     note = "Attention of opset 24 in onnxruntime, CPU; float attributes hold scale and cap"
-    dtypes = ("float32", "float16")
+    dtypes = ("float32", "float16", "float64")
 
     def __init__(self) -> None:
-        super().__init__()
         self.runtime = library("onnxruntime", "onnxruntime")
+        super().__init__()
         self._sessions: dict[bytes, Any] = {}
 
     def _run(self, model: bytes, feeds: dict[str, Array], dtype: str) -> Array:
@@ -175,11 +180,11 @@ class OnnxReference(OnnxAttention):
     _opset = 25
 
     def __init__(self) -> None:
-        super().__init__()
         self.reference = library("onnx.reference", "onnx")
+        super().__init__()
 
     def _has_window(self, wanted: Asked) -> bool:
-        return wanted.window_is("top_left") and max(_sides(wanted)) < 2**31
+        return wanted.window_is("top_left") and max(_sides(wanted), default=0) < 2**31
 
     def _run(self, model: bytes, feeds: dict[str, Array], dtype: str) -> Array:
         loaded = self.onnx.load_model_from_string(model)
@@ -189,4 +194,6 @@ class OnnxReference(OnnxAttention):
 
 def _sides(wanted: Asked) -> list[int]:
     window = wanted.window
-    return [int(x) for x in (window.left, window.right) if x is not None] if window else []
+    if window is None:
+        return []
+    return [side for side in (window.left, window.right) if side is not None]

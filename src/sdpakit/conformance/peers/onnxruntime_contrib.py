@@ -27,10 +27,11 @@ class _Contrib(Peer):
     def __init__(self) -> None:
         self.onnx = library("onnx", "onnx")
         self.runtime = library("onnxruntime", "onnxruntime")
+        super().__init__()
         self._sessions: dict[bytes, Any] = {}
 
     def _run(self, feeds: dict[str, Array], words: dict[str, Any]) -> Array:
-        if any(not isinstance(x, np.ndarray) or not x.dtype.isnative for x in feeds.values()):
+        if not all(x.dtype.isnative for x in feeds.values()):
             raise refusal(self.name, "it takes arrays of the byte order of the machine")
         inputs = tuple((name, x.dtype.name, x.ndim) for name, x in feeds.items())
         model = _built(self._operator, self._inputs, inputs, tuple(sorted(words.items())))
@@ -68,9 +69,8 @@ class MultiHead(_Contrib):
     _inputs = ("query", "key", "value", "bias", "key_padding_mask", "attention_bias")
 
     def native(self, spec: AttentionSpec, wanted: Asked) -> set[str]:
-        """Return a causal mask, alone or with an array: unidirectional counts from the top left."""
-        plain = wanted.parts <= {CAUSAL, DENSE} and wanted.causal_is("top_left")
-        if plain:
+        """Return a causal mask, alone or with an array: unidirectional aligns the last row."""
+        if wanted.parts <= {CAUSAL, DENSE} and wanted.causal_is("bottom_right"):
             return {CAUSAL, DENSE}
         return {KV_LENS} if wanted.parts == {KV_LENS} else {DENSE}
 
@@ -83,7 +83,9 @@ class MultiHead(_Contrib):
         """Return out; see `Peer.attention`."""
         spec, wanted = call.spec, asked(call.spec)
         names = ("query", "key", "value")
-        feeds = {n: self._packed(call, x) for n, x in zip(names, (call.q, call.k, call.v), strict=True)}
+        feeds = {
+            n: self._packed(call, x) for n, x in zip(names, (call.q, call.k, call.v), strict=True)
+        }
         mask, bias = call.mask, call.bias
         if mask is not None:
             bias = np.where(mask, np.float32(0) if bias is None else bias, np.float32(-np.inf))
@@ -108,8 +110,8 @@ class GroupQuery(_Contrib):
 
     name = "onnxruntime-gqa"
     note = (
-        "com.microsoft.GroupQueryAttention in onnxruntime, CPU: causal from the bottom right alone; "
-        "the keys before the first row are its past"
+        "com.microsoft.GroupQueryAttention in onnxruntime, CPU: causal from the bottom right; the "
+        " keys before the first row are its past"
     )
     has_softcap = True
     has_sinks = True
@@ -151,6 +153,8 @@ class GroupQuery(_Contrib):
         before = k.shape[2] - q.shape[2]
         if before < 0:
             raise refusal(self.name, "it has at least as many keys as rows")
+        if before and q.shape[2] > 1 and q.shape[0] > 1:
+            raise refusal(self.name, "with a past it takes several rows of one entry alone")
         feeds = {"query": self._packed(call, call.q)}
         for name, array in (("key", k), ("value", v)):
             new = np.ascontiguousarray(array[:, :, before:].swapaxes(1, 2))

@@ -1,4 +1,4 @@
-"""What every adapter shares: refusals, what is made of a mask, and whose mistake an exception is."""
+"""What every adapter shares: refusals, what is made of a mask, whose mistake an exception is."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdpakit import reference
-from sdpakit.conformance.peers.asked import DENSE, Asked, Call, asked, roots, takes_array, takes_offset
 from sdpakit.conformance.model import Profile
+from sdpakit.conformance.peers.asked import (
+    DENSE,
+    Asked,
+    Call,
+    asked,
+    roots,
+    takes_array,
+    takes_offset,
+)
 from sdpakit.conformance.target import BaseTarget, refusal
 from sdpakit.dtypes import DTYPES
 from sdpakit.errors import (
@@ -97,10 +105,8 @@ class Peer(BaseTarget):
     has_expressions = False
     masks_and_bias_apart = False
 
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """Versions of the packages that it runs."""
-        return {name: version(name) for name in self.packages}
+    def __init__(self) -> None:
+        self.versions = {name: version(name) for name in self.packages}
 
     def native(self, spec: AttentionSpec, wanted: Asked) -> set[str]:
         """Return the parts of the mask that the peer has arguments for, the others being as here.
@@ -226,7 +232,7 @@ class Peer(BaseTarget):
         return self.made(spec)
 
     def _blaming(self, call: Call, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return what the peer gives; of a bad call any exception of its own is the right answer."""
+        """Return what the peer gives; any exception of its own is right for a bad call."""
         _check_protocol(self.name, call, apart=self.masks_and_bias_apart)
         try:
             return run()

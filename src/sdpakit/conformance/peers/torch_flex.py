@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sdpakit.conformance.peers.asked import Asked, Call
-from sdpakit.conformance.peers.peer import Peer, library
+from sdpakit.conformance.peers.peer import HALF_WEIGHTS, Peer, library
 from sdpakit.conformance.peers.torch_arrays import to_array, to_tensor
 from sdpakit.errors import InternalError
 from sdpakit.expr.names import LOGIT
@@ -68,6 +68,7 @@ class TorchFlex(Peer):
         "torch.nn.attention.flex_attention, eager on the CPU; mask, lengths, cap, bias and "
         "expressions are written as mask_mod and score_mod"
     )
+    profile = HALF_WEIGHTS  # torch/_higher_order_ops/flex_attention.py casts them to the dtype of q
     has_softcap = True
     has_expressions = True
     masks_and_bias_apart = True
@@ -75,6 +76,7 @@ class TorchFlex(Peer):
     def __init__(self) -> None:
         self.torch = library("torch", "torch")
         self.flex = library("torch.nn.attention.flex_attention", "torch")
+        super().__init__()
 
     def native(self, spec: AttentionSpec, wanted: Asked) -> set[str]:
         """Return every part: mask_mod says them all."""
@@ -86,7 +88,8 @@ class TorchFlex(Peer):
         out, lse = self._run(call, qkv)
         return {
             "out": call.heads_first(to_array(self.torch, out)),
-            "lse": to_array(self.torch, lse),
+            # It gives None in place of an empty tensor.
+            "lse": None if lse is None else to_array(self.torch, lse),
         }
 
     def gradients(self, call: Call, dout: Any) -> dict[str, Any]:
@@ -197,7 +200,11 @@ class _Written:
             case Index():
                 return leaves[node.name].to(torch.int64)
             case Scalar():
-                return leaves["x"] if node is LOGIT else self._number(self._numbers[node.name], node.type)
+                return (
+                    leaves["x"]
+                    if node is LOGIT
+                    else self._number(self._numbers[node.name], node.type)
+                )
             case Load():
                 return self._load(node, values)
             case Unary(op="to_float"):

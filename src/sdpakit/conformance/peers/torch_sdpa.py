@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from sdpakit.conformance.model import Profile
 from sdpakit.conformance.peers.asked import CAUSAL, DENSE, Asked, Call, asked
 from sdpakit.conformance.peers.peer import HALF_WEIGHTS, Peer, library
 from sdpakit.conformance.peers.torch_arrays import to_array, to_tensor
-from sdpakit.conformance.model import Profile
 from sdpakit.conformance.target import refusal
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Torch(Peer):
 
     def __init__(self) -> None:
         self.torch = library("torch", "torch")
+        super().__init__()
 
     def native(self, spec: AttentionSpec, wanted: Asked) -> set[str]:
         """Return what is_causal and attn_mask say."""
@@ -176,14 +177,15 @@ class TorchFlash(Torch):
     def _fused(self, call: Call, qkv: tuple[Any, ...], attn_mask: Any) -> Any:
         torch, causal, scale = self.torch, self._is_causal(call), call.spec.scale
         flash = int(library("torch.nn.attention", "torch").SDPBackend.FLASH_ATTENTION.value)
-        chosen = torch._fused_sdp_choice(
+        # Torch has no public name for its choice of a kernel, nor for the kernel that gives lse.
+        chosen = torch._fused_sdp_choice(  # noqa: SLF001
             *qkv, attn_mask, 0.0, causal, scale=scale, enable_gqa=qkv[0].shape[1] != qkv[1].shape[1]
         )
-        if chosen != flash:
+        if chosen != flash or not all(x.numel() for x in qkv):
             raise refusal(self.name, "torch does not choose this kernel for such operands")
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             shown = torch.zeros(attn_mask.shape, dtype=qkv[0].dtype)
             attn_mask = shown.masked_fill(~attn_mask, float("-inf"))
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
             *qkv, 0.0, causal, attn_mask=attn_mask, scale=scale
         )
