@@ -61,7 +61,8 @@ def weights_by_exp_of_minus_lse(_right: Right, entry: Entry, lse: Array) -> Arra
 
 def weights_of_masked_pairs(_right: Right, entry: Entry, lse: Array) -> Array:
     """exp(0 - lse) is the weight of a masked pair."""
-    return np.exp(np.where(entry.attended, entry.x, 0) - lse[..., None]).astype(entry.accum)
+    logits = np.where(entry.attended, entry.x, 0)
+    return np.asarray(np.exp(logits - lse[..., None]).astype(entry.accum))
 
 
 def weights_of_empty_rows_by_their_lse(right: Right, entry: Entry, lse: Array) -> Array:

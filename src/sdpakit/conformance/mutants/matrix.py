@@ -25,9 +25,10 @@ from sdpakit.conformance.relations import check_relation, relations
 from sdpakit.conformance.target import BaseTarget
 
 Kills: TypeAlias = dict[str, list[str]]
-Right: TypeAlias = Callable[[], BaseTarget]
+Right: TypeAlias = type[BaseTarget]
 
 KILLED = ("fail", "error")
+_NO_GRADIENTS = BaseTarget.prepare_gradients  # refuses every spec, and a refusal is no kill
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,8 @@ def _killed(mutants: list[Mutant], one: Check, *, short: bool) -> Iterator[str]:
     passed: dict[Right, bool] = {}
     for mutant in mutants:
         right = mutant.right
+        if one.case and one.case.gradients and right.prepare_gradients == _NO_GRADIENTS:
+            continue
         if right not in passed:
             passed[right] = one.judge(right()).verdict == "ok"
         if not passed[right] or (bench and mutant.keeps_no_state and bench.is_right(mutant)):
@@ -138,7 +141,7 @@ def _killed(mutants: list[Mutant], one: Check, *, short: bool) -> Iterator[str]:
 
 
 def _is_plain_call(case: Case) -> bool:
-    return not (case.refuses or case.gradients or case.heavy)
+    return not (case.refuses or case.heavy)
 
 
 class _Bench:
@@ -167,13 +170,15 @@ class _Bench:
 
     def _made(self) -> dict[str, Any]:
         operands = self._case.operands()
-        operands.pop("dout", None)
+        if not self._case.gradients:
+            operands.pop("dout", None)
         return operands
 
     def _called(self, target: BaseTarget) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return dict(target.prepare(self._spec)(**self._operands))
+            prepare = target.prepare_gradients if self._case.gradients else target.prepare
+            return dict(prepare(self._spec)(**self._operands))
 
 
 def _bytes(arrays: Mapping[str, Any]) -> list[tuple[Any, ...]]:

@@ -29,8 +29,8 @@ class Mutant:
         The mistake, in one line.
     source : str
         A public report of a program that makes it, "" where none is known.
-    right : callable
-        Makes the right program that it was made from.
+    right : class
+        The right program that it was made from.
     keeps_no_state : bool
         Whether a call depends on its operands alone, and writes to none but them.
     """
@@ -40,7 +40,7 @@ class Mutant:
     killed_by: tuple[str, ...]
     says: str
     source: str
-    right: Callable[[], BaseTarget]
+    right: type[BaseTarget]
     keeps_no_state: bool
 
 
