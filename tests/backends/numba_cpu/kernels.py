@@ -101,6 +101,7 @@ class Kernel:
             d,
             dv,
             statistics=more.pop("statistics", False),
+            row_maximum=more.pop("row_maximum", True),
             dense=tuple(table.dtype for table in staged),
         )
         whole = more.pop("step", True)

@@ -36,6 +36,8 @@ class PanelLayout:
         D >= 1 and Dv >= 0.
     statistics : bool
         Whether the sums for entropy and sum_p2 are kept.
+    row_maximum : bool
+        Whether the largest logit of each row is kept.
     dense : tuple of str
         Storage dtypes of the tables [..., q, k] that are staged (transposed) for each tile.
     block_kv_wish : int or None
@@ -48,6 +50,7 @@ class PanelLayout:
     head_dim: int
     v_head_dim: int
     statistics: bool = False
+    row_maximum: bool = True
     dense: tuple[str, ...] = ()
     block_kv_wish: int | None = None
 
@@ -162,9 +165,19 @@ class PanelLayout:
         return self.tile_bytes * (1 + len(self.dense))
 
     @computed_once
+    def fused(self) -> bool:
+        """Whether tiles of plain logits are tried without a look at their maxima (`fused.py`).
+
+        It gains nothing where `scalef` makes the weights of the phases one by one cheaper.
+        """
+        return not (self.row_maximum or self.statistics or self.isa.scalef)
+
+    @computed_once
     def stat_rows(self) -> tuple[str, ...]:
-        """Names of the rows of `st`, each W values."""
-        return ("m", "l", "tmax", "alpha", *(("e1", "p2") if self.statistics else ()))
+        """Names of the rows of `st`, each W values; the first lane of "missed" counts tiles."""
+        rows = ["m", "l", "tmax", "alpha"]
+        rows += ["missed"] if self.fused else []
+        return (*rows, *(("e1", "p2") if self.statistics else ()))
 
     @computed_once
     def st_bytes(self) -> int:

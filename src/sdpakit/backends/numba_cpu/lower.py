@@ -87,6 +87,7 @@ class Plan:
             head_dim=program.head_dim,
             v_head_dim=program.v_head_dim,
             statistics=bool({"entropy", "sum_p2"} & set(program.outputs)),
+            row_maximum="max_logit" in program.outputs,
             dense=tuple(load.dtype for load in staged),
             block_kv_wish=options.get("block_kv"),
         )

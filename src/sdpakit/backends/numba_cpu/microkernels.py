@@ -81,7 +81,7 @@ def qk_tile(
         return [*pointers, *_accumulate(e, acc, scalars, panel)]
 
     def body(_: Value, carried: list[Value]) -> list[Value]:
-        _prefetch(e, carried[2])
+        prefetch(e, carried[2])
         for d in range(unroll):
             carried = step(carried, d)
         strides = (unroll * esz, unroll * layout.row_bytes, CACHE_LINE)
@@ -102,11 +102,11 @@ def qk_rounds(layout: PanelLayout) -> int:
     return layout.head_dim // (QK_STEPS // layout.rows)
 
 
-def _prefetch(e: VectorEmitter, address: Value) -> None:
+def prefetch(e: VectorEmitter, address: Value, *, write: bool = False) -> None:
     """Ask for the cache line at an address, mapped or not, in the second-level cache."""
-    prefetch = declare(e.b.module, "llvm.prefetch.p0", ir.VoidType(), [PTR, *[I32] * 3])
-    read, second_level, data = (ir.Constant(I32, number) for number in (0, 2, 1))
-    e.b.call(prefetch, [address, read, second_level, data])
+    function = declare(e.b.module, "llvm.prefetch.p0", ir.VoidType(), [PTR, *[I32] * 3])
+    second_level, data = ir.Constant(I32, 2), ir.Constant(I32, 1)
+    e.b.call(function, [address, ir.Constant(I32, int(write)), second_level, data])
 
 
 def store_tile(

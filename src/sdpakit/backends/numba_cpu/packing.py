@@ -19,6 +19,7 @@ from sdpakit.backends.numba_cpu import storage, vecmath
 from sdpakit.backends.numba_cpu.functions import new_function
 from sdpakit.backends.numba_cpu.irtypes import I64, Value
 from sdpakit.backends.numba_cpu.layout import PanelLayout
+from sdpakit.backends.numba_cpu.microkernels import CACHE_LINE, prefetch
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
 
@@ -132,6 +133,18 @@ class Packer:
 
         self.e.loop(count, once, (), name)
 
+    def fetch_next(self, base: Value, row_bytes: int, *, write: bool) -> None:
+        """Prefetch the rows of the next panel: by the time it comes they are near."""
+        e, arg = self.e, self.arg
+        first = self.at(base, (e.c(self.layout.width), arg["row_stride"]))
+
+        def row(r: Value) -> None:
+            start = e.pointer(self.at(first, (r, arg["row_stride"])))
+            for at in range(0, row_bytes, CACHE_LINE):
+                prefetch(e, e.offset(start, at), write=write)
+
+        self.each(e.c(self.layout.width), row, "fetch.next")
+
     def at(self, base: Value, *terms: tuple[Value, Value | int]) -> Value:
         """Return base + sum of index * stride bytes."""
         e = self.e
@@ -167,6 +180,8 @@ def emit_pack_q(module: Any, layout: PanelLayout) -> None:
             e.store(value, target)
 
     def vectors() -> None:
+        p.fetch_next(arg["src"], layout.head_dim * layout.itemsize, write=False)
+
         def group(v: Value) -> None:
             first_lane = e.imul(v, e.c(e.w))
             p.blocks(layout.head_dim, lambda d, count: block(first_lane, d, count), "transpose.q")
@@ -304,6 +319,8 @@ def emit_unpack_o(module: Any, layout: PanelLayout) -> None:
                 p.store_lanes(row, target, count, layout.out_dtype)
 
     def vectors() -> None:
+        p.fetch_next(arg["out"], layout.v_head_dim * item, write=True)
+
         def group(v: Value) -> None:
             first_lane = e.imul(v, e.c(e.w))
             p.blocks(layout.v_head_dim, lambda d, count: block(first_lane, d, count), "transpose.o")

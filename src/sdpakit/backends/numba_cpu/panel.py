@@ -5,15 +5,17 @@ Phases, each a loop over the rows (keys) of the tile:
 0. stage   dense tables [.., q, k], transposed
 1. qk      S[j][:] = <q, k_j> in register tiles
 2. logits  the logit expression, the mask (select, never multiply: MASK-3), maximum of each column
-3. stats   new running maximum m, a whole number in log2 units, and alpha = 2**(m_old - m_new), an
+3. stats   new running maximum m, an even number in log2 units, and alpha = 2**(m_old - m_new), an
            exact power of two
 4. exp     P = 2**(logit - m), row sums
 5. pv      O = O * alpha + V^T P in register tiles
 
-m is stored in a unit of four log2 units (`abi.M_UNIT`), so as a multiple of 1/4, and finite logits
+m is stored in a unit of four log2 units (`abi.M_UNIT`), so as a multiple of 1/2, and finite logits
 up to the largest float stay finite (MASK-5). Two arithmetics make t, the logit in log2 units
 relative to m. FAST, for logits scale * dot: t = fma(S, c, -4 * m) with c = |scale| * log2(e).
 GENERAL, for logits x that an expression makes: t = (x * log2(e) / 4 - m) * 4.
+
+Where it pays, phases 1 to 4 of a FAST tile are tried at once (`fused.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 
 from sdpakit.backends.numba_cpu import abi
 from sdpakit.backends.numba_cpu.frame import PanelFrame
+from sdpakit.backends.numba_cpu.fused import FusedPhase
 from sdpakit.backends.numba_cpu.irtypes import Value
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.logits import LogitPhase, Pairs
@@ -53,21 +56,32 @@ class PanelStep:
 
     def emit(self) -> None:
         """Emit the body."""
-        say = self.e.b.comment
+        e, say, layout = self.e, self.e.b.comment, self.layout
+        general, has_mask = self.pairs.logit is not None, self.pairs.mask is not None
+        softmax = SoftmaxPhase(self.frame, general=general, has_mask=has_mask)
         self.stage()
+        if softmax.scale is not None and layout.fused:
+            say("phases 1 to 4 at once, with the maximum of the tiles before")
+            done = FusedPhase(self.frame, softmax.scale, has_mask=has_mask).emit()
+            with e.b.if_then(e.not_(done)):
+                self.apart(softmax)
+        else:
+            self.apart(softmax)
+        say("phase 5: O = O * alpha + V^T P")
+        self.pv()
+        e.b.ret_void()
+
+    def apart(self, softmax: SoftmaxPhase) -> None:
+        """Emit phases 1 to 4 one by one."""
+        say = self.e.b.comment
         say("phase 1: S = K Q^T, raw products")
         top = self.qk()
         say("phase 2: logits, mask (MASK-3), maximum of each column; NaN does not enter it (NUM-4)")
         top = LogitPhase(self.frame, self.pairs).emit(top)
-        general, has_mask = self.pairs.logit is not None, self.pairs.mask is not None
-        softmax = SoftmaxPhase(self.frame, general=general, has_mask=has_mask)
         say("phase 3: m stays -inf until a key is seen (NUM-2); alpha is an exact power of two")
         softmax.statistics(top)
         say("phase 4: P = 2**(logit - m) and its sums; -0.0 marks an absent pair")
         softmax.weights()
-        say("phase 5: O = O * alpha + V^T P")
-        self.pv()
-        self.e.b.ret_void()
 
     def stage(self) -> None:
         """Emit phase 0: staged tables, those of the mask only for a PARTIAL tile."""

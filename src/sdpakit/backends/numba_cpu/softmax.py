@@ -12,8 +12,14 @@ from sdpakit.backends.numba_cpu import abi, vecmath
 from sdpakit.backends.numba_cpu.context import SLOT_SCALE
 from sdpakit.backends.numba_cpu.frame import PanelFrame
 from sdpakit.backends.numba_cpu.irtypes import Value
+from sdpakit.backends.numba_cpu.layout import PanelLayout
 
 FAR = -1000.0  # below every t with a non-zero weight; keeps 0 * t finite in the entropy sum
+
+
+def huge_maximum(layout: PanelLayout) -> float:
+    """Return the |m| from which on m in log2 units and products do not go together (FAST)."""
+    return 2.0 ** ((23 if layout.element == "float32" else 52) - 4)
 
 
 class SoftmaxPhase:
@@ -37,6 +43,7 @@ class SoftmaxPhase:
         self.base: list[Value] = []  # guarded maxima, what logits are taken relative to
         self.factor: list[Value] = []  # t = S * factor + offset of a raw product S
         self.offset: list[Value] = []
+        self.shift: list[Value] = []  # the offset, see `vecmath.exp2_products`
 
     def _load_scale(self) -> Value:
         return self.e.splat(self.e.load_ctx_float(self.frame.arg["ctx"], SLOT_SCALE))
@@ -48,7 +55,8 @@ class SoftmaxPhase:
         e, stat = self.e, self.frame.stat
         for v, column in enumerate(top):
             old = e.load(stat("m", v))
-            e.store(e.max_seen(column, e.load(stat("tmax", v))), stat("tmax", v))
+            if self.frame.layout.row_maximum:
+                e.store(e.max_seen(column, e.load(stat("tmax", v))), stat("tmax", v))
             new = e.max_seen(self._whole(self._in_units_of_m(column)), old)
             e.store(new, stat("m", v))
             base = self._guarded(new)
@@ -73,9 +81,10 @@ class SoftmaxPhase:
         return self.e.mul(x, self.e.const(abi.M_UNIT))
 
     def _whole(self, column: Value) -> Value:
-        """Return a maximum rounded up to a whole number of log2 units."""
+        """Return a maximum rounded up to an even number of log2 units."""
         e = self.e
-        rounded = e.mul(e.ceil(e.mul(column, e.const(abi.M_UNIT))), e.const(1 / abi.M_UNIT))
+        unit = abi.M_UNIT / 2
+        rounded = e.mul(e.ceil(e.mul(column, e.const(unit))), e.const(1 / unit))
         small = e.b.fcmp_ordered("<", e.abs(column), e.const(2.0 ** (self.mantissa - 2)))
         return e.select(small, rounded, column)  # larger ones are whole already
 
@@ -106,17 +115,19 @@ class SoftmaxPhase:
 
         m is rounded, S * c inside a multiply-add is not: above the whole numbers of the element
         their difference t could be anything up to a last place of m, and m itself may be too large
-        for log2 units. So the rows of such lanes become t here, step by step. Each lane decides for
-        itself, so its bits do not depend on its neighbours.
+        for log2 units, or for a shift. So the rows of such lanes become t here, step by step. Each
+        lane decides for itself, so its bits do not depend on its neighbours.
         """
         e, b = self.e, self.e.b
-        limit = e.const(2.0 ** (self.mantissa - 3))
+        limit = e.const(huge_maximum(self.frame.layout))
         huge = [b.fcmp_ordered(">=", e.abs(base), limit) for base in self.base]
         self.factor = [e.select(h, e.const(1.0), scale) for h in huge]
         offsets = [e.mul(base, e.const(-abi.M_UNIT)) for base in self.base]
         self.offset = [
             e.select(h, e.const(0.0), offset) for h, offset in zip(huge, offsets, strict=True)
         ]
+        zero = e.const(vecmath.rounding_shift(e))
+        self.shift = [e.add(offset, zero) for offset in self.offset]
         lanes = b.bitcast(functools.reduce(e.or_, huge), ir.IntType(e.w))
         some = b.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0))
         with b.if_then(some, likely=False):
@@ -197,8 +208,8 @@ class SoftmaxPhase:
         """
         e = self.e
         logits = [e.load(address) for address, _ in places]
-        ts = [self._exponent(s, v) for s, (_, v) in zip(logits, places, strict=True)]
-        weights = vecmath.exp2_weights(e, ts)
+        columns = [v for _, v in places]
+        weights = self._powers(logits, columns)
         if marked:
             absent = [e.fcmp("==", s, e.const(-math.inf)) for s in logits]
             weights = [e.select(a, e.const(-0.0), p) for a, p in zip(absent, weights, strict=True)]
@@ -206,9 +217,19 @@ class SoftmaxPhase:
             e.store(p, address)
         if not self.frame.layout.statistics:
             return [(p,) for p in weights]
+        ts = [self._exponent(s, v) for s, v in zip(logits, columns, strict=True)]
         return [
             (p, e.mul(p, self._not_far(t)), e.mul(p, p)) for p, t in zip(weights, ts, strict=True)
         ]
+
+    def _powers(self, logits: Sequence[Value], columns: Sequence[int]) -> list[Value]:
+        """Return the weights of stored logits of vectors `columns`, as if none was absent."""
+        e = self.e
+        if self.general or e.isa.scalef:
+            ts = [self._exponent(s, v) for s, v in zip(logits, columns, strict=True)]
+            return vecmath.exp2_weights(e, ts)
+        factors, shifts = [self.factor[v] for v in columns], [self.shift[v] for v in columns]
+        return vecmath.drop_small(e, *vecmath.exp2_products(e, logits, factors, shifts))
 
     def _exponent(self, s: Value, v: int) -> Value:
         """Return t, the logit in log2 units relative to the maximum, of a stored logit."""

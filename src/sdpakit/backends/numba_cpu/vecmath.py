@@ -152,6 +152,70 @@ def _declare(e: VectorEmitter, name: str, arguments: Sequence[IrType]) -> Value:
     return declare(e.b.module, f"llvm.x86.avx512.mask.{name}.512", e.V, arguments)
 
 
+def rounding_shift(e: VectorEmitter) -> float:
+    """Return what has to be added to t for the exponent field of 2**round(t) in its low bits."""
+    f = _FORMATS[e.element]
+    return f.magic + f.bias
+
+
+def exp2_products(
+    e: VectorEmitter, products: Sequence[Value], factors: Sequence[Value], shifts: Sequence[Value]
+) -> tuple[list[Value], list[Value]]:
+    """Return 2**(s * factor + n) of products s, n = shift - `rounding_shift` whole and even.
+
+    The product is not rounded, and its fraction does not depend on n, nor do ties: so neither does
+    any bit but those of the exponent.
+
+    Returns
+    -------
+    list of values
+        The powers: rubbish where the result or its exponent is out of range; NaN of NaN.
+    list of values
+        s * factor + shift, rounded: the power is right where this float is `rounding_shift` with
+        another number in its low bits, from 0 (for a power of +0) to the largest exponent field.
+    """
+    f = _FORMATS[e.element]
+    operands = list(zip(products, factors, shifts, strict=True))
+    rounded = [e.fma(s, factor, shift) for s, factor, shift in operands]
+    whole = [e.sub(r, shift) for r, shift in zip(rounded, shifts, strict=True)]
+    fractions = [
+        e.fma(s, factor, e.neg(n)) for (s, factor, _), n in zip(operands, whole, strict=True)
+    ]
+    coefficients = _EXP2_F32_CENTRED if e.element == "float32" else _EXP2_F64_CENTRED
+    ps = polynomials(e, fractions, [float.fromhex(c) for c in coefficients])
+    # A product keeps a NaN of p, integer arithmetic on its bits would not.
+    mantissa = e.iconst(f.mantissa, f.bits)
+    powers = [e.b.bitcast(e.b.shl(float_bits(e, r), mantissa), e.V) for r in rounded]
+    return [e.mul(p, power) for p, power in zip(ps, powers, strict=True)], rounded
+
+
+def float_bits(e: VectorEmitter, x: Value) -> Value:
+    """Return the bits of floats as integers."""
+    return e.b.bitcast(x, e.IV(8 * e.esz))
+
+
+def drop_small(e: VectorEmitter, powers: Sequence[Value], rounded: Sequence[Value]) -> list[Value]:
+    """Return `exp2_products` with +0 for all that is below the normal numbers (s = -inf, too).
+
+    No subnormal weight then slows the products down.
+    """
+    lowest = e.const(_FORMATS[e.element].magic + 1)
+    kept = [e.b.fcmp_unordered(">=", r, lowest) for r in rounded]
+    return [e.select(k, p, e.const(0.0)) for k, p in zip(kept, powers, strict=True)]
+
+
+def in_range(e: VectorEmitter, seen: Value) -> Value:
+    """Return where the bits of floats `rounded`, joined by `or`, are those of right powers only."""
+    f = _FORMATS[e.element]
+    return e.b.icmp_unsigned("<=", e.b.xor(seen, magic_bits(e)), e.iconst(2 * f.bias + 1, f.bits))
+
+
+def magic_bits(e: VectorEmitter) -> Value:
+    """Return the bits that all floats `rounded` of right powers have."""
+    f = _FORMATS[e.element]
+    return float_bits(e, e.const(f.magic))
+
+
 def exp2_integer(e: VectorEmitter, n: Value) -> Value:
     """Return the exact 2**n of whole numbers n <= 0: 0 below the normal numbers, NaN of NaN."""
     f = _FORMATS[e.element]
