@@ -8,10 +8,24 @@ import pytest
 
 from sdpakit import reference
 from sdpakit.conformance import cases
+from sdpakit.conformance.cases import gradients_specials
 from sdpakit.errors import ArgumentError
 from sdpakit.spec import AttentionSpec
 
-GRADIENTS = cases(family="gradients")
+# NaN in a live place has no differences to compare with. One dtype a case: all is done in float64.
+STRANGE = {case.id for case in gradients_specials.cases()}
+GRADIENTS = [case for case in cases("core", "gradients") if case.id not in STRANGE]
+# Slopes that change within a step, or logits of which a step is a rounding.
+STEEP = {
+    "of_a_cap_far_saturated",
+    "of_equal_logits_of_minus_1e9",
+    "of_logits_of_1e4",
+    "of_logits_of_1e6",
+    "through_log",
+    "through_relu",
+    "through_the_side_not_taken",
+}
+SMOOTH = [case for case in GRADIENTS if case.id.split(".")[1] not in STEEP]
 STEP = 2.0**-13
 # Operands whose gradient is judged, and the name that it has.
 NAMES = {"q": "dq", "k": "dk", "v": "dv", "bias": "dbias", "sinks": "dsinks"}
@@ -28,8 +42,11 @@ def in_double(case):
 
 def loss(spec, operands, dout):
     given = {name: x for name, x in operands.items() if name != "dout"}
-    out = reference.attention(spec, **given)["out"]
-    return float((out * dout).sum()), float(np.abs(out * dout).sum())
+    found = reference.attention(spec, **given)
+    empty = np.isneginf(found["lse"])[..., None]
+    empty = empty.swapaxes(1, 2) if spec.layout == "bshd" else empty
+    terms = np.where(empty, 0.0, found["out"]) * np.where(empty, 0.0, dout)
+    return float(terms.sum()), float(np.abs(terms).sum())
 
 
 def slope(spec, operands, moved):
@@ -59,7 +76,7 @@ def directions(case, name, array):
         yield direction / np.abs(direction).max()
 
 
-@pytest.mark.parametrize("case", GRADIENTS, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", SMOOTH, ids=lambda case: case.id)
 def test_gradient_is_that_of_differences(case):
     spec, operands = in_double(case)
     found = reference.attention(spec, **operands)
@@ -68,12 +85,14 @@ def test_gradient_is_that_of_differences(case):
         if name not in operands:
             continue
         assert found[gradient].shape == operands[name].shape
+        if not operands[name].size:
+            continue
         for direction in directions(case, name, operands[name]):
             along = partial(moved_along, operands, name, direction)
             expected, error = slope(spec, operands, along)
             assert abs(float((found[gradient] * direction).sum()) - expected) <= error, name
             judged += 1
-    assert judged >= 9
+    assert judged >= 9 or not all(operands[name].size for name in "qkv")
 
 
 @pytest.mark.parametrize("case", GRADIENTS, ids=lambda case: case.id)
@@ -95,7 +114,7 @@ def test_gradients_are_finite_and_absent_pairs_have_none(case):
 
 
 def test_gradient_of_a_table():
-    case = next(c for c in GRADIENTS if c.id == "gradients.of_an_expression.float64")
+    case = next(c for c in GRADIENTS if c.id == "gradients.of_an_expression.float32")
     spec, operands = in_double(case)
     found = reference.attention(spec, **operands)["dparams.t"]
     table = operands["params"]["t"]
@@ -109,7 +128,7 @@ def test_gradient_of_a_table():
 
 
 def test_gradient_of_the_slopes_of_alibi():
-    case = next(c for c in GRADIENTS if c.id == "gradients.of_alibi.float64")
+    case = next(c for c in GRADIENTS if c.id == "gradients.of_alibi.float32")
     spec, operands = in_double(case)
     found = reference.attention(spec, **operands)["dparams.slopes"]
     for h, gradient in enumerate(found):
@@ -128,11 +147,19 @@ def test_a_sink_over_empty_rows_has_no_gradient(sink):
 
 
 def test_poison_has_no_gradient():
-    case = next(c for c in GRADIENTS if c.id == "gradients.of_poisoned_masked_keys.float64")
+    case = next(c for c in GRADIENTS if c.id == "gradients.of_poisoned_masked_keys.float32")
     found = reference.attention(case.attention_spec(), **case.operands())
     assert all(np.isfinite(found[name]).all() for name in ("dq", "dk", "dv"))
     assert (found["dk"][:, :, 3:] == 0).all()
     assert (found["dv"][:, :, 3:] == 0).all()
+
+
+def test_a_table_that_no_gradient_reaches_has_zeros():
+    name = "gradients.of_a_table_in_a_condition.float32"
+    case = next(c for c in GRADIENTS if c.id == name)
+    found = reference.attention(case.attention_spec(), **case.operands())
+    for table in ("t", "f"):
+        assert found[f"dparams.{table}"].tolist() == [0.0] * 21
 
 
 def test_a_nan_row_makes_its_own_gradients_nan():

@@ -330,8 +330,8 @@ def _sinks(back: _Backward) -> Array:
     """Return the error of -sum s delta over the rows of each head."""
     found, u = back.found, back.u
     lse, sink = found.lse, np.asarray(found.operands.sinks)[:, None]
-    argument = sink - np.logaddexp(lse, sink)
-    share = np.exp(argument)
+    argument = np.where(np.isneginf(sink), 0.0, sink - np.logaddexp(lse, sink))
+    share = np.where(np.isneginf(sink), 0.0, np.exp(argument))
     live = found.attended.any(axis=-1)
     relative = (back.profile.exp + 2.0) * u + 2.0 * u * np.abs(argument) + back.rows.ratio
     relative = np.fmin(relative, np.maximum(1.0, 1.0 / share))

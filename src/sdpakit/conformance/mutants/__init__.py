@@ -24,6 +24,7 @@ THEMES: tuple[str, ...] = (
     "masks",
     "scale",
     "backward",
+    "backward_precision",
 )
 
 
