@@ -57,7 +57,7 @@ def signs_of_strides_lost(spec: AttentionSpec, given: dict[str, Any]) -> Call:
 
 def _walked(x: Array, strides: tuple[int, ...]) -> Array:
     """Return an array read with the strides of another, wherever in its own memory they lead."""
-    index = np.indices(x.shape, sparse=True)
+    index: tuple[Array, ...] = np.indices(x.shape, sparse=True)
     at = sum(i * (stride // x.itemsize) for i, stride in zip(index, strides, strict=True))
     forwards = x[tuple(slice(None, None, -1 if stride < 0 else 1) for stride in x.strides)]
     start = sum(
@@ -217,18 +217,18 @@ class scale_of_the_first_call:  # noqa: N801 - its name is that of the mutant
 class keys_of_the_first_call:  # noqa: N801 - its name is that of the mutant
     """A kernel visits as many keys as there were at its first call."""
 
-    def __init__(self) -> None:
-        self._lengths: dict[Any, int] = {}
-
-    def __call__(self, spec: AttentionSpec, given: dict[str, Any]) -> Call:
-        """Return the call with no more keys than the first; see `Plain.change`."""
+    def __call__(self, right: Plain, spec: AttentionSpec) -> Callable[..., Entry]:
+        """Return a kernel that keeps a number of keys; see `Plain.prepare`."""
         axis = 1 if spec.layout == "bshd" else 2
-        length = self._lengths.setdefault(spec, given["k"].shape[axis])
-        plain = spec.bias is None and not spec.kv_lens and "mask" not in given
-        if plain and given["k"].shape[axis] > length > 0:
-            for name in "kv":
-                given[name] = given[name].swapaxes(0, axis)[:length].swapaxes(0, axis)
-        return spec, given
+        first: list[int] = []
+
+        def call(q: Any, k: Any, v: Any, **operands: Any) -> Entry:
+            first.append(k.shape[axis])
+            if spec.bias is None and not spec.kv_lens and "mask" not in operands:
+                k, v = (x.swapaxes(0, axis)[: first[0]].swapaxes(0, axis) for x in (k, v))
+            return right.attention(spec, q, k, v, **operands)
+
+        return call
 
 
 class other_order_every_second_call:  # noqa: N801 - its name is that of the mutant
@@ -423,7 +423,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         Plain,
-        "change",
+        "prepare",
         keys_of_the_first_call,
         "relations.changing_shapes.float32",
         "pytorch/pytorch#148545",
