@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sdpakit import backends, conformance, reference
     from sdpakit.attention_api import attention
+    from sdpakit.backward import BackwardKernel, Gradients, Saved, compile_backward
     from sdpakit.compiler import compile  # noqa: A004 - the verb of the package
     from sdpakit.errors import (
         ArgumentError,
@@ -70,6 +71,7 @@ _HOME: dict[str, str] = {
     name: module
     for module, names in {
         "attention_api": "attention",
+        "backward": "BackwardKernel Gradients Saved compile_backward",
         "compiler": "compile",
         "errors": _ERRORS,
         "expr.functions": _FUNCTIONS,
@@ -110,16 +112,19 @@ __all__ = [
     "AttentionSpec",
     "BackendError",
     "BackendUnavailableError",
+    "BackwardKernel",
     "CacheWarning",
     "Causal",
     "Dense",
     "Dilated",
     "Document",
+    "Gradients",
     "InternalError",
     "Kernel",
     "Mask",
     "Predicate",
     "Prefix",
+    "Saved",
     "Scalar",
     "ScaleWarning",
     "SdpakitError",
@@ -133,6 +138,7 @@ __all__ = [
     "attention",
     "backends",
     "compile",
+    "compile_backward",
     "conformance",
     "exp",
     "floor",

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sdpakit import backends
 from sdpakit.backends.selection import Choice, select
@@ -24,7 +24,7 @@ from sdpakit.passes import run_pipeline
 from sdpakit.spec import AttentionSpec
 
 if TYPE_CHECKING:
-    from sdpakit.backends.base import Artifact, Backend, Launcher
+    from sdpakit.backends.base import Artifact, Backend, GradientBackend
     from sdpakit.ir.program import Program
 
 __all__ = ["Stats", "clear", "compile", "stats"]
@@ -89,16 +89,40 @@ def compile(  # noqa: A001 - the verb of the package; nobody needs the built-in 
     >>> kernel.backend
     'interp'
     """
+    signature, choice, loaded = loaded_code(spec, backend, options)
+    return Kernel(signature, choice, loaded.artifact, loaded.launcher)
+
+
+def loaded_code(
+    spec: AttentionSpec,
+    backend: str | Sequence[str],
+    options: Mapping[str, Any] | None,
+    *,
+    gradients: bool = False,
+) -> tuple[Signature, Choice, Loaded]:
+    """Choose a backend and return the code of a spec on it, compiled if this is the first request.
+
+    Parameters
+    ----------
+    spec, backend, options
+        As of `compile`.
+    gradients : bool
+        Whether the code of the backward pass is wanted.
+
+    Returns
+    -------
+    tuple of Signature, Choice and Loaded
+        What calls must give, which backend it is, and its code.
+    """
     _check_spec(spec)
     order = _order(backend)
     given = _checked_options(options)
-    chosen, passed_over = select(spec, order, given)
+    chosen, passed_over = select(spec, order, given, gradients=gradients)
     asked = backend if isinstance(backend, str) else ", ".join(order)
     choice = Choice(chosen.name, given, asked, passed_over)
     program, constants = build(spec)
-    loaded = _CACHE.get(chosen, program, given)
-    signature = Signature.of(spec, program, loaded.program, constants)
-    return Kernel(signature, choice, loaded.artifact, loaded.launcher)
+    loaded = _CACHE.get(chosen, program, given, gradients=gradients)
+    return Signature.of(spec, program, loaded.program, constants), choice, loaded
 
 
 def stats() -> Stats:
@@ -112,10 +136,22 @@ def clear() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class Loaded:
+    """Loaded code.
+
+    Attributes
+    ----------
+    program : Program
+        After the passes.
+    artifact : Artifact
+        The code as data.
+    launcher : Launcher or BackwardLauncher
+        The code as something to call.
+    """
+
     program: Program
     artifact: Artifact
-    launcher: Launcher
+    launcher: Any
 
 
 class _Cache:
@@ -123,7 +159,7 @@ class _Cache:
 
     def __init__(self) -> None:
         self.reset_locks()
-        self._loaded: dict[tuple[Any, ...], _Loaded] = {}
+        self._loaded: dict[tuple[Any, ...], Loaded] = {}
         self._stats = Stats()
 
     def reset_locks(self) -> None:
@@ -131,9 +167,11 @@ class _Cache:
         self._lock = threading.Lock()
         self._key_locks: dict[tuple[Any, ...], threading.Lock] = {}
 
-    def get(self, backend: Backend, program: Program, options: Mapping[str, Any]) -> _Loaded:
+    def get(
+        self, backend: Backend, program: Program, options: Mapping[str, Any], *, gradients: bool
+    ) -> Loaded:
         """Return the loaded code of a program, compiling it if this is the first request."""
-        key = (program, backend.name, tuple(sorted(options.items())))
+        key = (program, backend.name, tuple(sorted(options.items())), gradients)
         with self._lock:
             if (found := self._find(key)) is not None:
                 return found
@@ -142,7 +180,7 @@ class _Cache:
             with self._lock:
                 if (found := self._find(key)) is not None:
                     return found
-            loaded = _compile(backend, program, options)
+            loaded = _compile(backend, program, options, gradients=gradients)
             with self._lock:
                 self._loaded[key] = loaded
                 self._key_locks.pop(key, None)
@@ -159,17 +197,23 @@ class _Cache:
         with self._lock:
             self._loaded.clear()
 
-    def _find(self, key: tuple[Any, ...]) -> _Loaded | None:
+    def _find(self, key: tuple[Any, ...]) -> Loaded | None:
         found = self._loaded.get(key)
         if found is not None:
             self._stats = replace(self._stats, reuses=self._stats.reuses + 1)
         return found
 
 
-def _compile(backend: Backend, program: Program, options: Mapping[str, Any]) -> _Loaded:
+def _compile(
+    backend: Backend, program: Program, options: Mapping[str, Any], *, gradients: bool
+) -> Loaded:
     scheduled = run_pipeline(program)
+    if gradients:
+        capable = cast("GradientBackend", backend)  # its capabilities say so
+        artifact = capable.lower_backward(scheduled, options)
+        return Loaded(scheduled, artifact, capable.load_backward(artifact))
     artifact = backend.lower(scheduled, options)
-    return _Loaded(scheduled, artifact, backend.load(artifact))
+    return Loaded(scheduled, artifact, backend.load(artifact))
 
 
 def _check_spec(spec: object) -> None:

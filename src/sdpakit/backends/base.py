@@ -38,19 +38,25 @@ class Capabilities:
         Names of outputs.
     options : frozenset of str
         Names of options.
+    gradients : bool
+        Whether the backend is a `GradientBackend`, too.
     """
 
     dtypes: frozenset[str]
     max_head_dim: int
     outputs: frozenset[str]
     options: frozenset[str] = frozenset()
+    gradients: bool = False
 
-    def reasons_against(self, spec: AttentionSpec, options: Options) -> list[str]:
-        """Return what `spec` and `options` ask for beyond what is declared here."""
+    def reasons_against(
+        self, spec: AttentionSpec, options: Options, *, gradients: bool = False
+    ) -> list[str]:
+        """Return what `spec` and `options` (and gradients) ask for beyond what is declared here."""
         limit = self.max_head_dim
         widths = {"head_dim": spec.head_dim, "v_head_dim": spec.v_head_dim}
         dtypes = {"dtype": spec.dtype, "out_dtype": spec.out_dtype}
         return [
+            *(["no gradients"] if gradients and not self.gradients else []),
             *(f"no option {name!r}" for name in options if name not in self.options),
             *(f"{name}={d} > {limit}" for name, d in widths.items() if d > limit),
             *(f"no {name} {dtype}" for name, dtype in dtypes.items() if dtype not in self.dtypes),
@@ -95,6 +101,30 @@ class Call:
     int_bits: int = 64
 
 
+@dataclass(frozen=True, slots=True)
+class BackwardCall:
+    """One checked call for gradients; no length of it is 0.
+
+    Attributes
+    ----------
+    call : Call
+        The operands; it has no outputs.
+    dout : ndarray
+        (B, Hq, Lq, Dv), any strides, in out_dtype.
+    gradients : mapping of str to ndarray
+        Arrays of zeros to fill, in the dtypes of their operands: "dq", "dk", "dv" in the axis order
+        b, h, length, width; "dbias" with 4 axes, "dsinks" (Hq,), "dparams.NAME" in the shape of the
+        table. The last are there for every float table that the spec's change of the logits reads.
+    saved : mapping of str to ndarray
+        What `BackwardLauncher.forward` returned for the same operands.
+    """
+
+    call: Call
+    dout: np.ndarray[Any, Any]
+    gradients: Mapping[str, np.ndarray[Any, Any]]
+    saved: Mapping[str, np.ndarray[Any, Any]]
+
+
 class Launcher(Protocol):
     """Loaded code: fills the outputs of a call."""
 
@@ -108,6 +138,23 @@ class Launcher(Protocol):
         A backend that skips tiles names their sizes "block_q" and "block_kv": the tiles of a call
         are then counted by class for it.
         """
+        ...
+
+
+class BackwardLauncher(Protocol):
+    """Loaded code of the backward pass."""
+
+    def forward(self, call: Call) -> Mapping[str, np.ndarray[Any, Any]]:
+        """Run the forward pass and return what the backward wants to know of it, by name.
+
+        Among the arrays, all in accum_dtype: "out" (B, Hq, Lq, Dv), 0 in empty rows, and "l" (B,
+        Hq, Lq), which is 0 exactly in empty rows. The call has no outputs, and no length of it is
+        0.
+        """
+        ...
+
+    def __call__(self, call: BackwardCall) -> None:
+        """Fill the gradients of a call."""
         ...
 
 
@@ -137,4 +184,16 @@ class Backend(Protocol):
 
     def load(self, artifact: Artifact) -> Launcher:
         """Make code callable; the only step that touches a device."""
+        ...
+
+
+class GradientBackend(Backend, Protocol):
+    """A backend whose capabilities say `gradients`."""
+
+    def lower_backward(self, program: Program, options: Options) -> Artifact:
+        """Turn a scheduled program into code for its gradients; pure, deterministic, no device."""
+        ...
+
+    def load_backward(self, artifact: Artifact) -> BackwardLauncher:
+        """Make code of `lower_backward` callable."""
         ...

@@ -54,7 +54,11 @@ class _Search:
 
 
 def select(
-    spec: AttentionSpec, order: Sequence[str], options: Mapping[str, Any]
+    spec: AttentionSpec,
+    order: Sequence[str],
+    options: Mapping[str, Any],
+    *,
+    gradients: bool = False,
 ) -> tuple[Backend, dict[str, tuple[str, ...]]]:
     """Return the first backend that compiles `spec` with `options`.
 
@@ -66,6 +70,8 @@ def select(
         Names in order of wish.
     options : mapping
         Backend options.
+    gradients : bool
+        Whether the backend must have gradients.
 
     Returns
     -------
@@ -88,7 +94,7 @@ def select(
         _refuse_unavailable(search)
     _check_options(search.usable, options)
     for name, backend in search.usable.items():
-        reasons = backend.capabilities().reasons_against(spec, options)
+        reasons = backend.capabilities().reasons_against(spec, options, gradients=gradients)
         reasons = reasons or list(backend.unsupported_reasons(spec, options))
         if not reasons:
             before = search.unavailable | search.refusals

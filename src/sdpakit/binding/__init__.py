@@ -7,7 +7,16 @@ ignored, clamped or converted.
 
 from __future__ import annotations
 
+from sdpakit.binding.backward import BoundBackward, bind_backward, bind_forward
 from sdpakit.binding.call import Arguments, Bound, bind
 from sdpakit.binding.signature import Signature
 
-__all__ = ["Arguments", "Bound", "Signature", "bind"]
+__all__ = [
+    "Arguments",
+    "Bound",
+    "BoundBackward",
+    "Signature",
+    "bind",
+    "bind_backward",
+    "bind_forward",
+]

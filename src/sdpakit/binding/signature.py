@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sdpakit.binding.proofs import Proofs
 from sdpakit.dtypes import DTYPES
+from sdpakit.expr.derivative import float_loads
 from sdpakit.expr.nodes import Index, Type, postorder
 from sdpakit.ir.program import Program, ReadTable
 from sdpakit.masks import prefix_tables
@@ -37,6 +38,8 @@ class Signature:
         Whether the program reads a dense mask, or the position of row 0.
     prefixes : frozenset of str
         Those of the tables that hold lengths of prefixes.
+    logit_tables : tuple of str
+        Float tables that the logit reads, the bias among them: those that have gradients.
     proofs : Proofs
         Remembers which sizes are known to be safe for the integers of the program.
     """
@@ -49,6 +52,7 @@ class Signature:
     takes_mask: bool
     takes_offset: bool
     prefixes: frozenset[str]
+    logit_tables: tuple[str, ...]
     proofs: Proofs = field(repr=False)
 
     @classmethod
@@ -88,5 +92,6 @@ class Signature:
             takes_mask="mask" in tables,
             takes_offset=Index("q_offset") in nodes,
             prefixes=frozenset() if spec.mask is None else prefix_tables(spec.mask),
+            logit_tables=tuple(sorted({load.table for load in float_loads(built.logit)})),
             proofs=Proofs(scheduled, by_shape=not reads_int_tables),
         )

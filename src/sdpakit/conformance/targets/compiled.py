@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sdpakit.conformance.target import BadCalls, BaseTarget
 
 if TYPE_CHECKING:
+    from sdpakit.backward import Gradients
     from sdpakit.spec import AttentionSpec
 
 
@@ -36,3 +37,21 @@ class Compiled(BaseTarget):
 
         kernel: Callable[..., Any] = sdpakit.compile(spec, backend=self.name, options=self._options)
         return kernel
+
+    def prepare_gradients(self, spec: AttentionSpec) -> Callable[..., Mapping[str, Any]]:
+        """Return the compiled gradients; see `Target.prepare_gradients`."""
+        import sdpakit
+
+        kernel = sdpakit.compile_backward(spec, backend=self.name, options=self._options)
+
+        def backward(q: Any, k: Any, v: Any, **operands: Any) -> dict[str, Any]:
+            return _by_name(kernel(q, k, v, operands.pop("dout"), **operands))
+
+        return backward
+
+
+def _by_name(found: Gradients) -> dict[str, Any]:
+    """Return the gradients that there are, by the names of the judge."""
+    named = {name: getattr(found, name) for name in ("dq", "dk", "dv", "dbias", "dsinks")}
+    tables = {f"dparams.{name}": array for name, array in found.dparams.items()}
+    return {name: array for name, array in named.items() if array is not None} | tables

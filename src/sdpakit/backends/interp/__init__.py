@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sdpakit.backends.base import Artifact, Availability, Capabilities
+from sdpakit.backends.interp.backward import InterpretedBackward
 from sdpakit.dtypes import FLOATS
 from sdpakit.ir.interp import run
 from sdpakit.ir.printer import to_text
 from sdpakit.spec import OUTPUTS
 
 if TYPE_CHECKING:
-    from sdpakit.backends.base import Call, Launcher, Options
+    from sdpakit.backends.base import BackwardLauncher, Call, Launcher, Options
     from sdpakit.ir.program import Program
     from sdpakit.spec import AttentionSpec
 
@@ -49,6 +50,7 @@ class Interpreter:
             dtypes=frozenset(FLOATS),
             max_head_dim=sys.maxsize,
             outputs=frozenset(OUTPUTS),
+            gradients=True,
         )
 
     def unsupported_reasons(self, spec: AttentionSpec, options: Options) -> list[str]:
@@ -64,6 +66,14 @@ class Interpreter:
     def load(self, artifact: Artifact) -> Launcher:
         """Return the interpreter of the program."""
         return _Launcher(artifact.program)
+
+    def lower_backward(self, program: Program, options: Options) -> Artifact:
+        """Return the text of the program: its derivatives follow from it."""
+        return self.lower(program, options)
+
+    def load_backward(self, artifact: Artifact) -> BackwardLauncher:
+        """Return the interpreter of the gradients of the program."""
+        return InterpretedBackward(artifact.program)
 
 
 BACKEND = Interpreter()

@@ -1,0 +1,332 @@
+"""`compile_backward`: gradients of attention, with the same choice of backends as `compile`.
+
+A gradient is that of ``sum(dout * out)``, whatever other outputs the spec names.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sdpakit.arrays import export, numpy_dtype
+from sdpakit.binding import Arguments, Signature, bind_backward, bind_forward
+from sdpakit.compiler import loaded_code
+from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
+
+if TYPE_CHECKING:
+    from sdpakit.backends.base import Artifact, BackwardLauncher, Call
+    from sdpakit.backends.selection import Choice
+    from sdpakit.spec import AttentionSpec
+
+__all__ = ["BackwardKernel", "Gradients", "Saved", "compile_backward"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """Gradients of one call, each in the shape, layout and dtype of its operand (GRAD-3).
+
+    Attributes
+    ----------
+    dq, dk, dv : array
+        Of q, k and v.
+    dbias : array or None
+        Summed over the axes along which the bias was broadcast; None without a bias.
+    dsinks : array or None
+        (Hq,); None without sinks.
+    dparams : mapping of str to array
+        Of the float tables that the change of the logits reads, the slopes of `Alibi` among them.
+    """
+
+    dq: Any
+    dk: Any
+    dv: Any
+    dbias: Any = None
+    dsinks: Any = None
+    dparams: Mapping[str, Any] = field(default_factory=dict)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = (self.dq, self.dk, self.dv, self.dbias, self.dsinks, dict(self.dparams))
+        return Gradients, parts
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a forward pass keeps for the backward pass of the same kernel; made by `forward`.
+
+    Attributes
+    ----------
+    code : str
+        Key of the code that made it.
+    rows : mapping of str to ndarray
+        Numbers of each row: `out` in accum_dtype, the maximum and the sum of the softmax.
+    """
+
+    code: str
+    rows: Mapping[str, Array] = field(repr=False)
+
+
+def compile_backward(
+    spec: AttentionSpec,
+    backend: str | Sequence[str] = "auto",
+    options: Mapping[str, Any] | None = None,
+) -> BackwardKernel:
+    """Compile the gradients of a spec.
+
+    Parameters
+    ----------
+    spec : AttentionSpec
+        What is differentiated. Its outputs do not matter: the gradient is that of
+        ``sum(dout * out)``.
+    backend : str or sequence of str, optional
+        As of `compile`; a backend without gradients is passed over.
+    options : mapping, optional
+        Options of the backend.
+
+    Returns
+    -------
+    BackwardKernel
+        Callable; equal programs share their code.
+
+    Raises
+    ------
+    UnknownBackendError
+        If a name is that of no backend.
+    BackendUnavailableError
+        If none of the named backends can run here.
+    UnsupportedSpecError
+        If no asked-for backend has gradients of the spec; it says why, by backend.
+    ArgumentTypeError, ArgumentError
+        If the spec is no spec, or an option is unknown or no plain value.
+
+    Examples
+    --------
+    >>> import sdpakit as sk
+    >>> backward = sk.compile_backward(sk.AttentionSpec(q_heads=8, head_dim=64), backend="interp")
+    >>> backward.backend
+    'interp'
+    """
+    signature, choice, loaded = loaded_code(spec, backend, options, gradients=True)
+    return BackwardKernel(signature, choice, loaded.artifact, loaded.launcher)
+
+
+class BackwardKernel:
+    """Compiled gradients; made by `sdpakit.compile_backward`.
+
+    May be called by any number of threads at once, and can be pickled like a `Kernel`.
+
+    Parameters
+    ----------
+    signature : Signature
+        What a call must give.
+    choice : Choice
+        Backend and reasons.
+    artifact : Artifact
+        Compiled code as data.
+    launcher : BackwardLauncher
+        Loaded code.
+    """
+
+    __slots__ = ("_artifact", "_choice", "_launcher", "_signature")
+
+    def __init__(
+        self, signature: Signature, choice: Choice, artifact: Artifact, launcher: BackwardLauncher
+    ) -> None:
+        self._signature = signature
+        self._choice = choice
+        self._artifact = artifact
+        self._launcher = launcher
+
+    @property
+    def spec(self) -> AttentionSpec:
+        """The spec that was compiled."""
+        return self._signature.spec
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend that compiled it."""
+        return self._choice.backend
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The backend options that it was compiled with."""
+        return dict(self._choice.options)
+
+    def __repr__(self) -> str:
+        return f"<sdpakit.BackwardKernel on {self.backend} of {self.spec!r}>"
+
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        dout: Any,
+        *,
+        saved: Saved | None = None,
+        **operands: Any,
+    ) -> Gradients:
+        """Compute the gradients of ``sum(dout * out)``.
+
+        Parameters
+        ----------
+        q, k, v : array
+            As in the forward pass.
+        dout : array
+            Gradient with respect to `out`, in its shape, layout and dtype, with any strides.
+        saved : Saved, optional
+            What `forward` gave for the same operands; without it the forward pass is run again.
+        **operands
+            `bias`, `mask`, `sinks`, `q_lens`, `kv_lens`, `q_offset`, `params` and `threads`, as
+            for the call of a `Kernel` of the spec.
+
+        Returns
+        -------
+        Gradients
+            In the library of q.
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentError
+            If an argument does not fit; nothing has been computed by then.
+        """
+        bound = bind_backward(self._signature, self._arguments(q, k, v, operands), dout)
+        call = bound.call
+        rows = None if saved is None else self._checked(saved, call.call)
+        if _has_pairs(call.call):
+            rows = self._launcher.forward(call.call) if rows is None else rows
+            self._launcher(replace(call, saved=rows))
+        return _named(bound.results())
+
+    def forward(self, q: Any, k: Any, v: Any, **operands: Any) -> tuple[Any, Saved]:
+        """Compute attention and keep what the backward pass needs of it.
+
+        Parameters
+        ----------
+        q, k, v, **operands
+            As for the call of a `Kernel` of the spec, without `out`.
+
+        Returns
+        -------
+        out : array
+            (B, Hq, Lq, Dv) in the layout and out_dtype of the spec, in the library of q.
+        saved : Saved
+            To be given to the call for the same operands.
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentError
+            If an argument does not fit; nothing has been computed by then.
+        """
+        bound = bind_forward(self._signature, self._arguments(q, k, v, operands))
+        spec, call = self.spec, bound.call
+        if _has_pairs(call):
+            rows = self._launcher.forward(call)
+        else:  # EMPTY-1
+            shape, dtype = call.q.shape[:3], numpy_dtype(spec.accum_dtype)
+            rows = {"out": np.zeros((*shape, spec.v_head_dim), dtype), "l": np.zeros(shape, dtype)}
+        out = _rounded(rows, spec)
+        if spec.layout == "bshd":
+            out = np.ascontiguousarray(out.swapaxes(1, 2))
+        return export(out, bound.namespace), Saved(self._artifact.key, rows)
+
+    def inspect(self, stage: str = "ir") -> str | bytes:
+        """Return the code of one stage.
+
+        Parameters
+        ----------
+        stage : str
+            Such as "ir", "llvm" or "asm"; which there are depends on the backend.
+
+        Returns
+        -------
+        str or bytes
+            Text of the stage, bytes where it is binary.
+
+        Raises
+        ------
+        ArgumentError
+            If the backend has no such stage; the message lists those it has.
+        """
+        stages = self._artifact.stages
+        if stage not in stages:
+            raise ArgumentError(
+                format_error(
+                    "stage",
+                    got=repr(stage),
+                    allowed=f"{', '.join(stages)} (backend {self.backend})",
+                    fix="name one of these, or compile for a backend that has the stage",
+                )
+            )
+        return stages[stage]
+
+    def _arguments(self, q: Any, k: Any, v: Any, operands: Mapping[str, Any]) -> Arguments:
+        for name in operands:
+            if name not in _OPERANDS:
+                raise ArgumentTypeError(
+                    format_error(
+                        name,
+                        got="an unknown argument",
+                        allowed=", ".join(_OPERANDS),
+                        fix="gradients come as new arrays; leave it away",
+                    )
+                )
+        return Arguments(q=q, k=k, v=v, **operands)
+
+    def _checked(self, saved: object, call: Call) -> Mapping[str, Array]:
+        if not isinstance(saved, Saved):
+            raise ArgumentTypeError(
+                format_error(
+                    "saved",
+                    got=type(saved).__name__,
+                    allowed="the second result of forward",
+                    fix="write out, saved = backward.forward(q, k, v, ...)",
+                )
+            )
+        shape = (*call.q.shape[:3], self.spec.v_head_dim)
+        came = saved.rows["out"].shape
+        if saved.code != self._artifact.key or came != shape:
+            raise ArgumentError(
+                format_error(
+                    "saved",
+                    got=f"rows of another kernel or call, out of shape {came}",
+                    allowed=f"those of forward of this kernel for these operands, out {shape}",
+                    fix="run forward on the operands of this call, or leave saved= away",
+                )
+            )
+        return saved.rows
+
+
+_OPERANDS = ("bias", "mask", "sinks", "q_lens", "kv_lens", "q_offset", "params", "threads")
+
+
+def _rounded(rows: Mapping[str, Array], spec: AttentionSpec) -> Array:
+    """Return out, rounded once (NUM-5), with NaN in empty rows where the spec wants it."""
+    with np.errstate(over="ignore"):
+        out: Array = rows["out"].astype(numpy_dtype(spec.out_dtype))
+    if spec.empty_row == "nan":
+        out[rows["l"] == 0] = np.nan
+    return out
+
+
+def _has_pairs(call: Call) -> bool:
+    return 0 not in (*call.q.shape[:3], call.k.shape[2])
+
+
+def _named(found: Mapping[str, Any]) -> Gradients:
+    prefix = "dparams."
+    tables = {n.removeprefix(prefix): x for n, x in found.items() if n.startswith(prefix)}
+    rest = {name: x for name, x in found.items() if not name.startswith(prefix)}
+    return Gradients(**rest, dparams=tables)
+
+
+def _reduce(kernel: BackwardKernel) -> tuple[Any, ...]:
+    """Pickle a kernel as the request that makes it again (code is bound to the process)."""
+    return compile_backward, (kernel.spec, kernel.backend, kernel.options)
+
+
+copyreg.pickle(BackwardKernel, _reduce)
