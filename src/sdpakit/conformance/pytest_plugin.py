@@ -199,6 +199,7 @@ class _Session:
         self._is_xdist_worker = hasattr(config, "workerinput")
         self._started, self._begin = datetime.now(UTC), time.perf_counter()
         self._outcomes: list[Outcome] = []
+        self._seen: Counter[str] = Counter()  # tests by target, those without a question included
         self._infos: dict[str, TargetInfo] = {}
         self._expected: dict[tuple[str, str], str] = {}
         self._written = ""
@@ -266,6 +267,7 @@ class _Session:
         if worst is not None:
             fields["worst"] = Worst(**{**worst, "index": tuple(worst["index"])})
         outcome = Outcome(**{**fields, "unjudged": tuple(fields["unjudged"])})
+        self._seen[outcome.target] += 1
         if not outcome.asked:
             return
         self._outcomes.append(outcome)
@@ -313,7 +315,7 @@ class _Session:
         """Return the targets that refused a whole level."""
         from sdpakit.conformance.runner import judged_nothing
 
-        whole = [name for name in self._targets if len(self._of(name)) == len(self._ids)]
+        whole = [name for name in self._targets if self._seen[name] == len(self._ids)]
         return [target for target in whole if judged_nothing(self._of(target))]
 
     def _run(self) -> Run:

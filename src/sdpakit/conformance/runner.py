@@ -120,7 +120,7 @@ def collect(
     Returns
     -------
     Run
-        With no ledger applied.
+        With no ledger applied, and without what did not concern a target.
 
     Raises
     ------
