@@ -125,7 +125,7 @@ def test_no_library_is_imported_with_the_package() -> None:
         "print(sorted({'torch', 'jax', 'onnx', 'onnxruntime', 'mlx'} & set(sys.modules)))"
     )
     run = [sys.executable, "-c", code]
-    found = subprocess.run(run, capture_output=True, text=True, check=True)  # noqa: S603
+    found = subprocess.run(run, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
 

@@ -304,6 +304,9 @@ def _dlogits(back: _Backward) -> Graded:
     weight = back.p + back.kept
     own = back.kept * size + weight * back.eta
     own = own + (2.0 * back.u + back.profile.dlogits) * np.abs(value)
+    if back.profile.dlogits:
+        # Below the normal range of the dtype of q, rounding to it is off by half a subnormal.
+        own = own + 0.5 * SMALLEST[back.found.operands.spec.dtype]
     floor = back.tiny * (size + back.rows.delta[..., None] + 1.0)
     common = weight if back.kind == "hard" else back.p
     wide = back.rows.ratio == 0.0

@@ -39,7 +39,8 @@ class Mlx(Peer):
 
     def limits(self, spec: AttentionSpec) -> list[str]:
         """Refuse a bias of another dtype, which the function documents not to take."""
-        if spec.bias not in (None, spec.dtype):
+        alibi = spec.logits is not None and spec.dtype != spec.accum_dtype
+        if alibi or spec.bias not in (None, spec.dtype):
             return ["a bias has the dtype of q"]
         return []
 

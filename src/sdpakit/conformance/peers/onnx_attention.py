@@ -160,6 +160,10 @@ class OnnxRuntime(OnnxAttention):
         super().__init__()
         self._sessions: dict[bytes, Any] = {}
 
+    def limits(self, spec: AttentionSpec) -> list[str]:
+        """Refuse a bias of a dtype that its Python interface does not take."""
+        return ["arrays of bfloat16 do not go in"] if spec.bias == "bfloat16" else []
+
     def _run(self, model: bytes, feeds: dict[str, Array], dtype: str) -> Array:
         if model not in self._sessions:
             options = self.runtime.SessionOptions()

@@ -69,8 +69,8 @@ class MultiHead(_Contrib):
     _inputs = ("query", "key", "value", "bias", "key_padding_mask", "attention_bias")
 
     def native(self, spec: AttentionSpec, wanted: Asked) -> set[str]:
-        """Return a causal mask, alone or with an array: unidirectional aligns the last row."""
-        if wanted.parts <= {CAUSAL, DENSE} and wanted.causal_is("bottom_right"):
+        """Return a causal mask, alone or with an array: unidirectional counts from the top left."""
+        if wanted.parts <= {CAUSAL, DENSE} and wanted.causal_is("top_left"):
             return {CAUSAL, DENSE}
         return {KV_LENS} if wanted.parts == {KV_LENS} else {DENSE}
 
