@@ -15,7 +15,7 @@ class _Help:
     """The option --help takes no value, and is to be shown so, as the other flags are."""
 
     def get_help_option(self, ctx: Any) -> Any:
-        option = super().get_help_option(ctx)  # type: ignore[misc]
+        option = super().get_help_option(ctx)  # type: ignore[misc]  # a mix-in of commands
         if option is not None:
             option.metavar = ""
         return option

@@ -44,7 +44,7 @@ def test_without_a_cache_it_is_compiled_anew_with_a_warning(monkeypatch, error):
         (False, {}, [False]),
         (True, {}, [True]),
         (False, {"XDG_CACHE_HOME": "/caches"}, [True]),
-        (False, {"HOME": "/home/user"}, [True]),
+        (False, {"HOME": "/a/home"}, [True]),
     ],
 )
 def test_without_a_home_numba_is_not_asked_to_make_a_folder_of_that_name(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -99,10 +98,16 @@ def _agree(a: _Answer, b: _Answer) -> bool:
     return a.out.shape == b.out.shape and not _apart(a, b).any()
 
 
-def _apart(a: _Answer, b: _Answer) -> Any:
+def _apart(a: _Answer, b: _Answer) -> Array:
+    """Return where two answers of one shape differ by more than their bounds together."""
+    assert a.out is not None
+    assert b.out is not None
+    assert a.bound is not None
+    assert b.bound is not None
     with np.errstate(all="ignore"):
-        near = np.abs(a.out - b.out) <= a.bound + b.bound  # type: ignore[operator]
-    return ~(near | (a.out == b.out) | (np.isnan(a.out) & np.isnan(b.out)))  # type: ignore[arg-type]
+        near = np.abs(a.out - b.out) <= a.bound + b.bound
+    same = (a.out == b.out) | (np.isnan(a.out) & np.isnan(b.out))
+    return np.asarray(~(near | same))
 
 
 def _told(sides: list[list[_Answer]], right: _Answer) -> str:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy
 
 from sdpakit.conformance.fuzz.differential import split
 from sdpakit.conformance.fuzz.paste import paste
@@ -120,7 +121,7 @@ def _rounds(end: float) -> Iterator[int]:
         number += 1
 
 
-def _round(wanted: object, one: Callable[[Case], None], number: int) -> None:
+def _round(wanted: SearchStrategy[Case], one: Callable[[Case], None], number: int) -> None:
     quiet = settings(
         max_examples=_A_ROUND,
         deadline=None,
@@ -130,7 +131,8 @@ def _round(wanted: object, one: Callable[[Case], None], number: int) -> None:
         report_multiple_bugs=False,
         print_blob=False,
     )
-    seed(number)(quiet(given(wanted)(one)))()  # type: ignore[call-overload]
+    judged = given(wanted)(one)
+    seed(number)(quiet(judged))()
 
 
 @contextmanager
