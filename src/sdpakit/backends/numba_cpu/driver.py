@@ -82,6 +82,14 @@ from sdpakit.errors import CacheWarning, warn_user
     SUM_P2_B,
     SUM_P2_H,
     SUM_P2_I,
+    ROW_M,  # the state of the softmax, which the backward pass starts from
+    ROW_M_B,
+    ROW_M_H,
+    ROW_M_I,
+    ROW_L,
+    ROW_L_B,
+    ROW_L_H,
+    ROW_L_I,
     Q_LEN,  # address of one int64 for each batch entry
     KV_LEN,
     CONTEXT,  # address of ctx (see context.py)
@@ -117,7 +125,7 @@ from sdpakit.errors import CacheWarning, warn_user
     E1_AT,
     P2_AT,
     FIELDS,
-) = range(86)
+) = range(94)
 
 # As in abi.py.
 PARTIAL = 1
@@ -480,6 +488,8 @@ def _close_panel(d: int, item: Item, scratch: int, panel: Any) -> None:
         total = _load(state + _get(d, L_AT) - _get(d, M_AT), element_bytes)
         sink = _sink(d, item.b, head, row + lane)
         _store(factors + lane * element_bytes, _out_factor(d, m, total, sink), element_bytes)
+        _put(d, ROW_M, item.b, head, row + lane, m / M_UNIT)
+        _put(d, ROW_L, item.b, head, row + lane, total)
         if wants_statistics:
             _put_statistics(d, item.b, head, row + lane, state)
     if _get(d, OUT) != 0:
@@ -564,9 +574,14 @@ def _check_place_of_cache() -> None:
 @functools.cache
 def worker() -> Callable[[int, int], None]:
     """Return the compiled `_work`, from Numba's cache on disk where there is one."""
+    return compiled(_work)
+
+
+def compiled(work: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """Return a worker (descriptor, scratch) compiled, from Numba's cache where there is one."""
     try:
         _check_place_of_cache()
-        return njit(_SIGNATURE, nogil=True, cache=True)(_work)
+        return njit(_SIGNATURE, nogil=True, cache=True)(work)
     except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
         # A full or read-only disk, no home, a damaged file; a fault of the code shows again below.
         warn_user(
@@ -574,4 +589,4 @@ def worker() -> Callable[[int, int], None]:
             "set NUMBA_CACHE_DIR to a directory that can be written",
             CacheWarning,
         )
-    return njit(_SIGNATURE, nogil=True)(_work)
+    return njit(_SIGNATURE, nogil=True)(work)

@@ -31,6 +31,8 @@ ROW_ARRAYS = {
     "max_logit": driver.MAX_LOGIT,
     "entropy": driver.ENTROPY,
     "sum_p2": driver.SUM_P2,
+    "m": driver.ROW_M,  # these two are asked for by the backward pass alone
+    "l": driver.ROW_L,
 }
 
 
@@ -250,7 +252,12 @@ class CpuLauncher:
 
 def _fill_padding(call: Call, empty_row: str) -> None:
     """Write the rows past q_len, which are empty (MASK-4, EMPTY-1)."""
-    values = {"out": math.nan if empty_row == "nan" else 0.0, "entropy": 0.0, "sum_p2": 0.0}
+    values = {
+        "out": math.nan if empty_row == "nan" else 0.0,
+        "entropy": 0.0,
+        "sum_p2": 0.0,
+        "l": 0.0,
+    }
     rows = call.q.shape[2]
     for b, q_len in enumerate(call.q_len.tolist()):
         if q_len < rows:
