@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.conformance import misbehaving
 
+from sdpakit.conformance import runner as run_module
+
 # Installed, sdpakit is found by its entry point; a bare checkout names the module.
 PLUGIN = (
     () if entry_points(group="pytest11", name="sdpakit") else ("sdpakit.conformance.pytest_plugin",)
@@ -195,3 +197,13 @@ def test_xdist_collects_outcomes_of_its_workers(tmp_path):
     assert found.returncode == 0, found.stdout
     written = json.loads((Path(tmp_path) / "found.json").read_text())
     assert len(written["outcomes"]) > 2
+    unnamed = run_pytest(tmp_path, *KIT, "-n", "2")
+    assert unnamed.returncode == pytest.ExitCode.USAGE_ERROR, unnamed.stdout
+
+
+def test_no_target_is_a_usage_error_however_the_kit_is_reached(tmp_path):
+    place = Path(run_module.__file__).parent / "test_target.py"
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")  # not the settings of this checkout
+    found = run_pytest(tmp_path, str(place), "-c", "pytest.ini", "--import-mode=importlib")
+    assert found.returncode == pytest.ExitCode.USAGE_ERROR, found.stdout
+    assert "no target was named" in found.stdout + found.stderr

@@ -156,6 +156,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Begin a session; what has no meaning is refused before anything is collected."""
+    if not config.option.sdpakit_target and _asks_for_the_kit(config):
+        raise pytest.UsageError(_no_target())
     try:
         session = _Session(config)
     except SdpakitError as error:
@@ -373,6 +375,13 @@ def _is_stand_in(item: pytest.Item) -> bool:
     return (
         spec is not None and spec.id == "no-target" and module.endswith("conformance.test_target")
     )
+
+
+def _asks_for_the_kit(config: pytest.Config) -> bool:
+    """Return whether the kit is named as a package; known before xdist starts its workers."""
+    named = {str(argument).partition("::")[0] for argument in config.option.file_or_dir or ()}
+    kit = __name__.rpartition(".")[0]
+    return bool(config.option.pyargs) and not named.isdisjoint({kit, f"{kit}.test_target"})
 
 
 def _no_target() -> str:
