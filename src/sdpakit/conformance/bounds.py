@@ -176,13 +176,22 @@ def rows_of(found: Detail, kind: BoundKind, profile: Profile, accum: str) -> Row
         e=e,
         r=r,
         p=found.weights,
-        kept=_moved(found.weights, e, kind) + found.weights * (joint + profile.weights),
+        kept=_moved(found.weights, e, kind) + _rounded(found, joint, profile),
         own=own,
         own_kept=_moved(own, e, kind) + own * r,
         sink=sink_error,
         n=attended.sum(axis=-1) + (sinks is not None),
         log_l=found.lse - found.max_logit,
     )
+
+
+def _rounded(found: Detail, joint: Array, profile: Profile) -> Array:
+    """Return the error of weights that are rounded, to the dtype of q if the profile says so."""
+    error = found.weights * (joint + profile.weights)
+    if not profile.weights:
+        return np.asarray(error)
+    # Below the normal range of that dtype, rounding is off by half a subnormal.
+    return np.asarray(error + 0.5 * SMALLEST[found.operands.spec.dtype] * found.attended)
 
 
 def _moved(p: Array, e: Array, kind: BoundKind) -> Array:

@@ -64,6 +64,8 @@ def counts(run: Mapping[str, Any]) -> str:
 
 
 def _cell(seen: Counter[str]) -> str:
+    if not seen:
+        return "not run"
     judged = sum(seen.values()) - seen["refused"]
     if not judged:
         return f"refused {seen['refused']}"
