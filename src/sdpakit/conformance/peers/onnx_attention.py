@@ -152,7 +152,7 @@ class OnnxRuntime(OnnxAttention):
 
     name = "onnxruntime"
     packages = ("onnxruntime", "onnx")
-    note = "Attention of opset 24 in onnxruntime, CPU; float attributes hold scale and cap"
+    note = "Attention of opset 24 in onnxruntime, CPU; scale and cap are float32 attributes"
     dtypes = ("float32", "float16", "float64")
 
     def __init__(self) -> None:
