@@ -10,6 +10,7 @@ from importlib import import_module
 from types import MappingProxyType
 
 from sdpakit.conformance.mutants.model import Mutant, mutant
+from sdpakit.errors import InternalError
 
 __all__ = ["MUTANTS", "THEMES", "Mutant", "mutant"]
 
@@ -30,8 +31,12 @@ THEMES: tuple[str, ...] = (
 
 def _all() -> Mapping[str, Mutant]:
     themes = (import_module(f"{__name__}.{theme}") for theme in THEMES)
-    made = [found for theme in themes for found in theme.MUTANTS]
-    return MappingProxyType({found.name: found for found in made})
+    found: dict[str, Mutant] = {}
+    for made in (one for theme in themes for one in theme.MUTANTS):
+        if made.name in found:
+            raise InternalError(f"two mutants are called {made.name}")
+        found[made.name] = made
+    return MappingProxyType(found)
 
 
 MUTANTS: Mapping[str, Mutant] = _all()

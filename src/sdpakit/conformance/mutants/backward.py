@@ -267,13 +267,13 @@ def mask_transposed(right: Right, ops: Operands, b: int, dout: Array) -> Entry:
     return right.entry(ops, b, dout)
 
 
-def key_lengths_ignored(right: Right, ops: Operands, b: int, dout: Array) -> Entry:
+def key_lengths_ignored_backwards(right: Right, ops: Operands, b: int, dout: Array) -> Entry:
     """Keys past the length take part in the backward."""
     full = np.full_like(ops.kv_len, ops.full_shape[3])
     return right.entry(dataclasses.replace(ops, kv_len=full), b, dout)
 
 
-def row_lengths_ignored(right: Right, ops: Operands, b: int, dout: Array) -> Entry:
+def row_lengths_ignored_backwards(right: Right, ops: Operands, b: int, dout: Array) -> Entry:
     """Rows past the length add to dk and dv."""
     full = np.full_like(ops.q_len, ops.full_shape[2])
     return right.entry(dataclasses.replace(ops, q_len=full), b, dout)
@@ -495,8 +495,8 @@ MUTANTS: tuple[Mutant, ...] = (
     killed("entry", window_left_out, "window_left", "meta-pytorch/MSLK!263"),
     killed("entry", window_one_short, "window_left"),
     killed("entry", mask_transposed, "mask_dense"),
-    killed("entry", key_lengths_ignored, "of_kv_lens"),
-    killed("entry", row_lengths_ignored, "of_q_lens"),
+    killed("entry", key_lengths_ignored_backwards, "of_kv_lens"),
+    killed("entry", row_lengths_ignored_backwards, "of_q_lens"),
     killed("entry", offset_of_the_first_entry_in_the_backward, "causal_offset_per_entry"),
     killed("entry", keys_of_the_first_entry, "of_two_entries"),
     killed("over_rows", rows_multiplied_by_zero, "of_poison_in_empty_rows"),

@@ -9,7 +9,7 @@ from typing import Any
 from sdpakit.conformance.mutants.idle import reason_of
 from sdpakit.conformance.mutants.matrix import Kills, checks
 
-EVERY = "*"  # all ids of a family
+EVERY = "*"  # all ids of a family, but for those that follow with a "-" before them
 
 
 def to_text(found: Kills) -> str:
@@ -24,14 +24,14 @@ def to_text(found: Kills) -> str:
     -------
     str
         Two tables: "kills" has for each mutant and family the ids that notice it, without the name
-        of the family, or "*" for all of them; "idle" has the ids that notice no mutant, and why
-        they are there all the same.
+        of the family, or "*" for all of them but those with a "-"; "idle" has the ids that notice
+        no mutant, and why they are there all the same.
     """
     families = _by_family(check.id for check in checks())
     lines = ['{"kills": {']
     for name in sorted(found):
         parts = [
-            f"  {json.dumps(family)}: {json.dumps([EVERY] if ids == families[family] else ids)}"
+            f"  {json.dumps(family)}: {json.dumps(_shortest(ids, families[family]))}"
             for family, ids in _by_family(found[name]).items()
         ]
         lines += [f" {json.dumps(name)}: {{", ",\n".join(parts), " },"]
@@ -62,7 +62,7 @@ def from_text(text: str) -> Kills:
         name: [
             f"{family}.{id_}"
             for family, ids in of_families.items()
-            for id_ in (families[family] if ids == [EVERY] else ids)
+            for id_ in _in_full(ids, families[family])
         ]
         for name, of_families in read["kills"].items()
     }
@@ -106,6 +106,17 @@ def summary(found: Kills) -> str:
     lines += [f"{len(found)} mutants; noticed by nothing: {', '.join(lives) or 'none'}"]
     lines += [f"notices none: {id_} ({why or 'no reason'})" for id_, why in idle(found).items()]
     return "\n".join([*lines, ""])
+
+
+def _shortest(ids: list[str], family: list[str]) -> list[str]:
+    others = [f"-{id_}" for id_ in family if id_ not in ids]
+    return [EVERY, *others] if len(others) < len(ids) else ids
+
+
+def _in_full(ids: list[str], family: list[str]) -> list[str]:
+    if ids[:1] != [EVERY]:
+        return ids
+    return [id_ for id_ in family if f"-{id_}" not in ids]
 
 
 def _by_family(ids: Iterable[str]) -> dict[str, list[str]]:
