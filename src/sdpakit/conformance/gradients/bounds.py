@@ -149,7 +149,9 @@ def gradient_bounds(
     Returns
     -------
     dict of str to array
-        By the names of `dtypes`, in the layout of the spec. NaN or infinite where the reference is.
+        By the names of `dtypes`, in the layout of the spec. NaN where the reference is not finite:
+        whether an infinity meets a 0 or a number that rounds to it is not for a gradient to know,
+        so that NaN is as right there as an infinity.
     """
     exact = gradients(found, dout) if exact is None else exact
     with np.errstate(all="ignore"):
@@ -162,7 +164,8 @@ def gradient_bounds(
                 error = found.operands.to_layout(error)
             size = np.abs(exact[name]) + error  # of what is rounded
             last = DTYPES[dtype].unit_roundoff * size + SMALLEST[dtype]
-            bound[name] = np.asarray(np.where(error == 0.0, 0.0, error + last))
+            bounded = np.where(error == 0.0, 0.0, error + last)
+            bound[name] = np.where(np.isfinite(exact[name]), bounded, np.nan)
     return bound
 
 
@@ -324,7 +327,8 @@ def _through_cap(back: _Backward, dbiased: Graded) -> Graded:
         scaled = np.abs(scale * found.dot)
         e = e + 2 * u * scaled
         near = 1.0 - np.tanh(np.maximum(scaled - e, 0.0) / cap) ** 2
-        off = np.fmin(near * 2.0 * e / cap, near) + (2.0 * back.profile.tanh + 4.0) * u
+        moved = np.where(np.isinf(scaled), 0.0, np.fmin(near * 2.0 * e / cap, near))
+        off = moved + (2.0 * back.profile.tanh + 4.0) * u
         graded = graded.times(1.0 - tanh * tanh, off, u)
     return graded.times(scale, abs(scale) * u, u)
 
