@@ -12,7 +12,7 @@ from sdpakit.dtypes import FLOATS
 from sdpakit.spec import OUTPUTS
 
 if TYPE_CHECKING:
-    from sdpakit.backends.base import Artifact, Launcher
+    from sdpakit.backends.base import Artifact, BackwardLauncher, Launcher
     from sdpakit.ir.program import Program
     from sdpakit.spec import AttentionSpec
 
@@ -52,6 +52,7 @@ class NumbaCpuBackend:
             max_head_dim=MAX_HEAD_DIM,
             outputs=frozenset(OUTPUTS),
             options=frozenset(("isa", "block_kv")),
+            gradients=True,
         )
 
     def unsupported_reasons(self, spec: AttentionSpec, options: Options) -> list[str]:
@@ -71,6 +72,20 @@ class NumbaCpuBackend:
             from sdpakit.backends.numba_cpu.launcher import CpuLauncher
 
         return CpuLauncher(artifact)
+
+    def lower_backward(self, program: Program, options: Options) -> Artifact:
+        """Return LLVM IR of the gradients."""
+        with LLVM_LOCK:
+            from sdpakit.backends.numba_cpu.backward.lower import lower_backward
+
+        return lower_backward(program, options)
+
+    def load_backward(self, artifact: Artifact) -> BackwardLauncher:
+        """Compile, or take machine code from the disk."""
+        with LLVM_LOCK:
+            from sdpakit.backends.numba_cpu.backward.launcher import CpuBackward
+
+        return CpuBackward(artifact)
 
 
 def _refused_options(options: Options) -> list[str]:

@@ -167,9 +167,14 @@ def _module_text(plan: Plan, program_text: str) -> str:
         mask=mask if plan.has_mask else None,
         int_bits=plan.int_bits,
         extend=extend,
-        staged=[_staged(plan, context, load) for load in plan.staged],
+        staged=staged_tables(plan, context),
         comment=program_text,
     )
+
+
+def staged_tables(plan: Plan, context: ContextLayout) -> list[Staged]:
+    """Return what a step has to transpose for itself, in the order of `plan.staged`."""
+    return [_staged(plan, context, load) for load in plan.staged]
 
 
 def _staged(plan: Plan, context: ContextLayout, load: Load) -> Staged:
