@@ -39,7 +39,7 @@ def dp_stored_in_half(right: Right, entry: Entry) -> Array:
 
 
 def dp_of_doubles_in_single(right: Right, entry: Entry) -> Array:
-    """Products of float64 are taken in float32."""
+    """Products of dout and v in float64 are taken in float32."""
     dout, v = entry.dout.astype(np.float32), entry.v.astype(np.float32)
     return right.value_products(with_fields(entry, dout=dout, v=v)).astype(entry.accum)
 
