@@ -157,7 +157,7 @@ def _params(draw: Draw, said: str) -> dict[str, Any]:
     tables: dict[str, Callable[[], Any]] = {
         "rows": lambda: draw.ints(0, 3, s.batch, s.q_len),
         "keys": lambda: draw.ints(0, 3, s.batch, s.kv_len),
-        "prefix": lambda: draw.ints(0, s.kv_len + 1, s.batch),
+        "prefix": lambda: draw.ints(0, s.kv_len + 1, s.batch, dtype="int64"),
         "slopes": lambda: draw.normal(s.q_heads, dtype="float32"),
     }
     params = {name: make() for name, make in tables.items() if f"'{name}'" in said}
