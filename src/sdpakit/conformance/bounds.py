@@ -370,7 +370,7 @@ def _out(found: Detail, rows: Rows, out_dtype: str) -> Array:
         sums = rows.u * np.sqrt(rows.n)[..., None] * spread
         numerator = LAM * (np.sqrt((rows.kept * rows.kept) @ squares) + sums)
     of_sums = numerator + ref * denominator(rows)[..., None]
-    if rows.kept.sum(axis=-1).max(initial=0.0) > LOOSE:
+    if np.fmax.reduce(rows.kept.sum(axis=-1), axis=None, initial=0.0) > LOOSE:  # but for NaN rows
         of_sums = np.fmin(of_sums, _hull(found, rows, size))
     # Weights below the normal range may be flushed, products and results may be subnormal.
     tiny = rows.tiny_weight * (found.attended @ size) + SMALLEST[out_dtype]

@@ -28,6 +28,7 @@ FAMILIES: tuple[str, ...] = (
     "refusals",
     "ragged",
     "huge",
+    "fuzzed",
     "gradients",
     "stress",
 )

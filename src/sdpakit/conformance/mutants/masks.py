@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def _aligned(mask: Mask, align: str) -> Mask:
-    return dataclasses.replace(mask, align=align) if hasattr(mask, "align") else mask  # type: ignore[type-var]
+    if isinstance(mask, Causal | Window | Dilated):
+        return dataclasses.replace(mask, align=align)
+    return mask
 
 
 def top_left_for_bottom_right(mask: Mask) -> Mask:

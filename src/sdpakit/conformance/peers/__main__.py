@@ -62,7 +62,7 @@ def _installed(wanted: Sequence[str]) -> list[Peer]:
         try:
             found.append(make(name))
         except BackendUnavailableError as error:
-            print(f"{name} is left out: {error}", file=sys.stderr)  # noqa: T201
+            print(f"{name} is left out: {error}", file=sys.stderr)  # noqa: T201 - a command prints
     return found
 
 
@@ -112,10 +112,10 @@ def _report(came: dict[str, Any]) -> int:
     known, outcomes = read(), answers(came)
     new, old = unexplained(known, outcomes), stale(known, outcomes)
     for one in new:
-        print(f"no finding: {one.peer} {one.case} {one.verdict}: {one.message}")  # noqa: T201
+        print(f"no finding: {one.peer} {one.case} {one.verdict}: {one.message}")  # noqa: T201 - a command prints
     for finding in old:
-        print(f"stale: {finding.id}: {', '.join(finding.peers)}")  # noqa: T201
-    print(f"{len(new)} failures without a finding, {len(old)} stale findings")  # noqa: T201
+        print(f"stale: {finding.id}: {', '.join(finding.peers)}")  # noqa: T201 - a command prints
+    print(f"{len(new)} failures without a finding, {len(old)} stale findings")  # noqa: T201 - a command prints
     return 1 if new or old else 0
 
 

@@ -59,7 +59,7 @@ class Torch(Peer):
     def attention(self, call: Call) -> dict[str, Any]:
         """Return out; see `Peer.attention`."""
         q, k, v, mask, bias = self._tensors(call)
-        out = self._run(call, (q, k, v), self._attn_mask(call, q, mask, bias))
+        out = self._run(call, (q, k, v), self._combined(call, q, mask, bias))
         return {"out": call.heads_first(to_array(self.torch, out))}
 
     def gradients(self, call: Call, dout: Any) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Torch(Peer):
             bias = bias.detach().requires_grad_(True)
             leaves.append(bias)
             names.append("dbias")
-        out = self._run(call, tuple(leaves[:3]), self._attn_mask(call, q, mask, bias))
+        out = self._run(call, tuple(leaves[:3]), self._combined(call, q, mask, bias))
         upstream = to_tensor(self.torch, self.name, call.heads_first(dout))
         found = self.torch.autograd.grad(out, leaves, upstream)
         arrays = [to_array(self.torch, x) for x in found]
@@ -91,19 +91,19 @@ class Torch(Peer):
                 for x in (q, k, v, mask, bias)
             )
 
-    def _attn_mask(self, call: Call, q: Any, mask: Any, bias: Any) -> Any:
+    def _combined(self, call: Call, q: Any, mask: Any, bias: Any) -> Any:
         if mask is not None and bias is not None:
             return self.torch.where(mask, bias, float("-inf"))
         return mask if bias is None else bias
 
-    def _run(self, call: Call, qkv: tuple[Any, ...], attn_mask: Any) -> Any:
+    def _run(self, call: Call, qkv: tuple[Any, ...], combined: Any) -> Any:
         causal = self._is_causal(call)
         if CAUSAL in asked(call.spec).parts and CAUSAL not in call.made and not causal:
-            attn_mask = self._lower_right(qkv)
+            combined = self._lower_right(qkv)
         groups = {"enable_gqa": True} if call.spec.q_heads != call.spec.kv_heads else {}
         with self._only():
             return self.torch.nn.functional.scaled_dot_product_attention(
-                *qkv, attn_mask=attn_mask, is_causal=causal, scale=call.spec.scale, **groups
+                *qkv, attn_mask=combined, is_causal=causal, scale=call.spec.scale, **groups
             )
 
     def _is_causal(self, call: Call) -> bool:
@@ -165,27 +165,27 @@ class TorchFlash(Torch):
     def attention(self, call: Call) -> dict[str, Any]:
         """Return out and lse; see `Peer.attention`."""
         q, k, v, mask, bias = self._tensors(call)
-        out, lse = self._fused(call, (q, k, v), self._attn_mask(call, q, mask, bias))
+        out, lse = self._fused(call, (q, k, v), self._combined(call, q, mask, bias))
         return {
             "out": call.heads_first(to_array(self.torch, out)),
             "lse": to_array(self.torch, lse),
         }
 
-    def _run(self, call: Call, qkv: tuple[Any, ...], attn_mask: Any) -> Any:
-        return self._fused(call, qkv, attn_mask)[0]
+    def _run(self, call: Call, qkv: tuple[Any, ...], combined: Any) -> Any:
+        return self._fused(call, qkv, combined)[0]
 
-    def _fused(self, call: Call, qkv: tuple[Any, ...], attn_mask: Any) -> Any:
+    def _fused(self, call: Call, qkv: tuple[Any, ...], combined: Any) -> Any:
         torch, causal, scale = self.torch, self._is_causal(call), call.spec.scale
         flash = int(library("torch.nn.attention", "torch").SDPBackend.FLASH_ATTENTION.value)
         # Torch has no public name for its choice of a kernel, nor for the kernel that gives lse.
-        chosen = torch._fused_sdp_choice(  # noqa: SLF001
-            *qkv, attn_mask, 0.0, causal, scale=scale, enable_gqa=qkv[0].shape[1] != qkv[1].shape[1]
+        chosen = torch._fused_sdp_choice(  # noqa: SLF001 - see above
+            *qkv, combined, 0.0, causal, scale=scale, enable_gqa=qkv[0].shape[1] != qkv[1].shape[1]
         )
         if chosen != flash or not all(x.numel() for x in qkv):
             raise refusal(self.name, "torch does not choose this kernel for such operands")
-        if attn_mask is not None and attn_mask.dtype == torch.bool:
-            shown = torch.zeros(attn_mask.shape, dtype=qkv[0].dtype)
-            attn_mask = shown.masked_fill(~attn_mask, float("-inf"))
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
-            *qkv, 0.0, causal, attn_mask=attn_mask, scale=scale
+        if combined is not None and combined.dtype == torch.bool:
+            shown = torch.zeros(combined.shape, dtype=qkv[0].dtype)
+            combined = shown.masked_fill(~combined, float("-inf"))
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001 - see above
+            *qkv, 0.0, causal, attn_mask=combined, scale=scale
         )
