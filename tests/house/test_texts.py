@@ -66,12 +66,13 @@ def test_relative_links_lead_somewhere(path):
 PLACES = re.compile(
     r"(?<![\w.])/(?:tmp|root|home|mnt|srv|work)/\w|https?://[^\s\"']+/simple\b",
 )
+NOT_KEPT = {"__pycache__", "local", ".hypothesis"}  # what git ignores
 SUFFIXES = {".py", ".md", ".toml", ".sh", ".txt", ".json", ""}
 
 
 def project_files():
     for top in ("src", "tests", "bench", "ci", ".ci", "docs"):
-        yield from (p for p in (ROOT / top).rglob("*") if "__pycache__" not in p.parts)
+        yield from (p for p in (ROOT / top).rglob("*") if not NOT_KEPT & set(p.parts))
     yield from ROOT.glob("*.*")
 
 
