@@ -392,47 +392,63 @@ def _meet_tile(d: int, block: Block, scratch: int, tile: int) -> int:
 
 
 @_inner
-def _sees(d: int, scratch: int, panel: int, group: int) -> int:
+def _sees(d: int, scratch: int, panel: int, group: int) -> bool:
     """Return whether the panel had a step over the keys of a register tile."""
     record, key = _record(d, scratch, panel), group * _get(d, ROW_STEP)
-    return 1 if _read(record, FIRST) <= key < _read(record, END) else 0
+    return _read(record, FIRST) <= key < _read(record, END)
 
 
 @_inner
-def _add_run(
-    d: int, scratch: int, sums: Any, group: int, first: int, panels: int, seen: int
-) -> None:
-    """Add what a run of panels gives to dK and dV of the keys of a register tile."""
-    shift = group * _get(d, ROW_STEP)
+def _run_end(d: int, scratch: int, start: int, panels: int, group: int) -> int:
+    """Return the end of the run of panels from `start` on that see a register tile."""
+    while start < panels and _sees(d, scratch, start, group):
+        start += 1
+    return start
+
+
+@_inner
+def _alike(d: int, scratch: int, panels: int, group: int, other: int) -> bool:
+    """Return whether the same panels see two register tiles."""
+    for panel in range(panels):
+        if _sees(d, scratch, panel, group) != _sees(d, scratch, panel, other):
+            return False
+    return True
+
+
+@_inner
+def _add_run(d: int, scratch: int, sums: Any, groups: Any, run: Any, seen: int) -> None:
+    """Add what a run of panels gives to dK and dV of the keys of some register tiles."""
+    shift, count = groups[0] * _get(d, ROW_STEP), groups[1] - groups[0]
     dk = sums[0] + shift * _get(d, DK_ROW)
     dv = sums[1] + shift * _get(d, DV_ROW)
-    address, step = _panel(d, scratch, first), _get(d, PANEL_BYTES)
-    weights = scratch + _get(d, PAIRS_AT) + _get(d, PAIRS_BYTES) * first
-    weights += shift * _get(d, ROW_BYTES)
+    first, panels = run[0], run[1] - run[0]
+    address, step, pairs = _panel(d, scratch, first), _get(d, PANEL_BYTES), _get(d, PAIRS_BYTES)
+    weights = scratch + _get(d, PAIRS_AT) + pairs * first + shift * _get(d, ROW_BYTES)
     slopes = weights + _get(d, SLOPES_AT)
-    pairs = _get(d, PAIRS_BYTES)
     right = (address + _get(d, DO_ROWS_AT), step)
-    how = (_get(d, DV_BLOCKS), panels, seen & NONFINITE_DO)
+    how = (_get(d, DV_BLOCKS), count, panels, seen & NONFINITE_DO)
     _call(_get(d, OUTER), (weights, pairs, *right, dv, _get(d, DV_ROW), *how))
     right = (address + _get(d, Q_ROWS_AT), step)
-    how = (_get(d, DK_BLOCKS), panels, seen & NONFINITE_Q)
+    how = (_get(d, DK_BLOCKS), count, panels, seen & NONFINITE_Q)
     _call(_get(d, OUTER), (slopes, pairs, *right, dk, _get(d, DK_ROW), *how))
 
 
 @_inner
 def _add_tile(d: int, block: Block, scratch: int, sums: Any, n: int, seen: int) -> None:
     """Add what a block gives to dK and dV of a tile of n keys."""
-    step = _get(d, ROW_STEP)
-    for group in range((n + step - 1) // step):
+    total = (n + _get(d, ROW_STEP) - 1) // _get(d, ROW_STEP)
+    group = 0
+    while group < total:
+        end = group + 1
+        while end < total and _alike(d, scratch, block.panels, group, end):
+            end += 1
         panel = 0
         while panel < block.panels:
-            first = panel
-            while panel < block.panels and _sees(d, scratch, panel, group) == 1:
-                panel += 1
-            if panel > first:
-                _add_run(d, scratch, sums, group, first, panel - first, seen)
-            else:
-                panel += 1
+            run_end = _run_end(d, scratch, panel, block.panels, group)
+            if run_end > panel:
+                _add_run(d, scratch, sums, (group, end), (panel, run_end), seen)
+            panel = max(run_end, panel + 1)
+        group = end
 
 
 @_inner

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+# Sums of dK and dV in at most so much memory are kept for later calls: new pages cost more than
+# what is written to them.
+KEPT_BYTES = 64 * 1024 * 1024
+
 _FUNCTIONS = {
     "step": driver.STEP,
     "outer": driver.OUTER,
@@ -181,9 +185,11 @@ class _Run:
         """Run the pass over dq, dk and dv, and the one over tables if there are any."""
         d = self._descriptor()
         threads = self._threads()
-        sums = self._sums(d)
+        memory, progress = self._sums(d)
         self._work(d, threads)
-        del sums
+        if memory.size <= KEPT_BYTES:
+            pool.give_scratch([memory])
+        del progress
         if self.code.plan.tables:
             self._run_tables(d, threads)
 
@@ -228,22 +234,20 @@ class _Run:
         ):
             d[field : field + 1 + array.ndim] = (address(array), *array.strides)
 
-    def _sums(self, d: Ints) -> tuple[Array, ...]:
-        """Return memory for the sums of dK and dV and for who has added to them."""
+    def _sums(self, d: Ints) -> tuple[pool.Buffer, Ints]:
+        """Return memory for the sums of dK and dV, and for who has added to them."""
         batch, _, _, kv_heads, kv_len = self.shape
         block = int(d[driver.BLOCK_KV])
         tiles = -(-kv_len // block)
         rows = tiles * block
         d[driver.TILES], d[driver.SUM_ROWS] = tiles, rows
-        found = []
-        for field, row in ((driver.DK_SUMS, driver.DK_ROW), (driver.DV_SUMS, driver.DV_ROW)):
-            size = batch * kv_heads * rows * int(d[row])
-            memory = np.empty(size + pool.ALIGNMENT, np.uint8)
-            d[field] = -(-address(memory) // pool.ALIGNMENT) * pool.ALIGNMENT
-            found.append(memory)
+        of_k, of_v = (batch * kv_heads * rows * int(d[x]) for x in (driver.DK_ROW, driver.DV_ROW))
+        size = of_k + of_v
+        memory = pool.take_scratch(size, 1)[0] if size <= KEPT_BYTES // 2 else pool.Buffer(size)
+        d[driver.DK_SUMS], d[driver.DV_SUMS] = memory.address, memory.address + of_k
         progress = np.zeros(batch * kv_heads * tiles, np.int64)
         d[driver.PROGRESS] = address(progress)
-        return (*found, progress)
+        return memory, progress
 
     def _threads(self) -> int:
         batch, q_heads, q_len, _, kv_len = self.shape

@@ -18,18 +18,21 @@ from sdpakit.backends.numba_cpu.irtypes import Value
 from sdpakit.backends.numba_cpu.microkernels import prefetch
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
-ARGUMENTS = ("a", "a_stride", "b", "b_stride", "c", "c_row_bytes", "blocks", "panels", "guarded")
+ARGUMENTS = (
+    *("a", "a_stride", "b", "b_stride", "c", "c_row_bytes"),
+    *("blocks", "groups", "panels", "guarded"),
+)
 
-# Lanes between two jumps: more only makes the code longer.
-LANES_AT_ONCE = 8
+LANES_AT_ONCE = 8  # between two jumps, at most: more only makes the code longer
 
 
 class OuterProduct:
-    """Emits outer(a, a_stride, b, b_stride, c, c_row_bytes, blocks, panels, guarded).
+    """Emits outer(a, a_stride, b, b_stride, c, c_row_bytes, blocks, groups, panels, guarded).
 
     `a` and `b` lie `a_stride` and `b_stride` bytes apart for one panel and the next; `blocks`
-    register tiles make up a row of C. Guarded, a term whose A has the bits of -0.0 (an absent pair)
-    is left out, whatever B holds (MASK-3).
+    register tiles make up a row of C, and C has `groups` times R rows. A block of B is met by all
+    groups while it is in the nearest cache. Guarded, a term whose A has the bits of -0.0 (an absent
+    pair) is left out, whatever B holds (MASK-3).
 
     Parameters
     ----------
@@ -61,18 +64,24 @@ class OuterProduct:
         e, layout = self.e, self.layout
 
         def block(i: Value, _: list[Value]) -> Sequence[Value]:
-            shift = e.imul(i, e.c(layout.width * layout.row_bytes))
-            self._tile(
-                e.iadd(self.arg["b"], shift),
-                e.iadd(self.arg["c"], e.imul(i, e.c(layout.row_bytes))),
-                guarded=guarded,
-            )
+            right = e.iadd(self.arg["b"], e.imul(i, e.c(layout.width * layout.row_bytes)))
+            c = e.iadd(self.arg["c"], e.imul(i, e.c(layout.row_bytes)))
+
+            def group(g: Value, _: list[Value]) -> Sequence[Value]:
+                row = e.imul(g, e.c(layout.rows))
+                a = e.iadd(self.arg["a"], e.imul(row, e.c(layout.row_bytes)))
+                self._tile(
+                    a, right, e.iadd(c, e.imul(row, self.arg["c_row_bytes"])), guarded=guarded
+                )
+                return ()
+
+            e.loop(self.arg["groups"], group, (), "outer.group", guard=False)
             return ()
 
         name = "outer.present" if guarded else "outer.block"
         e.loop(self.arg["blocks"], block, (), name)
 
-    def _tile(self, right: Value, c: Value, *, guarded: bool) -> None:
+    def _tile(self, left: Value, right: Value, c: Value, *, guarded: bool) -> None:
         """Emit one register tile over all panels."""
         e, layout = self.e, self.layout
         step = e.w * e.esz
@@ -86,7 +95,7 @@ class OuterProduct:
             ahead = e.offset(a, self.arg["a_stride"]), e.offset(b, self.arg["b_stride"])
             return [*ahead, *acc]
 
-        start = [e.pointer(self.arg["a"]), e.pointer(right), *(e.load(at) for at in places)]
+        start = [e.pointer(left), e.pointer(right), *(e.load(at) for at in places)]
         done = e.loop(self.arg["panels"], panel, start, "outer.panel", guard=False)
         for value, place in zip(done[2:], places, strict=True):
             e.store(value, place)
@@ -101,20 +110,21 @@ class OuterProduct:
     def _panel(self, a: Value, b: Value, acc: list[Value], *, guarded: bool) -> list[Value]:
         """Emit the W rows of one panel."""
         e, layout = self.e, self.layout
+        count = min(LANES_AT_ONCE, layout.width)
 
         def lanes(_: Value, carried: list[Value]) -> list[Value]:
             a_at, b_at, *sums = carried
-            for lane in range(LANES_AT_ONCE):
+            for lane in range(count):
                 sums = self._lane(
                     e.offset(a_at, lane * e.esz),
                     e.offset(b_at, lane * layout.row_bytes),
                     sums,
                     guarded=guarded,
                 )
-            moved = e.offset(a_at, LANES_AT_ONCE * e.esz)
-            return [moved, e.offset(b_at, LANES_AT_ONCE * layout.row_bytes), *sums]
+            moved = e.offset(a_at, count * e.esz)
+            return [moved, e.offset(b_at, count * layout.row_bytes), *sums]
 
-        rounds = e.c(layout.width // LANES_AT_ONCE)
+        rounds = e.c(layout.width // count)
         return e.loop(rounds, lanes, [a, b, *acc], "outer.lanes", guard=False)[2:]
 
     def _lane(self, a: Value, b: Value, acc: list[Value], *, guarded: bool) -> list[Value]:

@@ -7,6 +7,7 @@ return 1 if an element is NaN or infinite: only then do products pick their term
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from sdpakit.backends.numba_cpu.packing import Packer
 
 ROWS = ("src", "row_stride", "el_stride", "n", "dst")
 LANES = ("src", "row_stride", "el_stride", "rows", "dst", "factors")
+
+VECTORS_AT_ONCE = 8  # of a row that is copied
 
 
 class RowPacker(Packer):
@@ -81,6 +84,14 @@ class RowPacker(Packer):
         )
         b.ret(b.zext(b.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0)), I64))
 
+    def see_all(self, values: Sequence[Value]) -> None:
+        """Remember whether some of the vectors are not finite: in a tree, not one long chain."""
+        e = self.e
+        sums = [e.mul(value, e.const(0.0)) for value in values]
+        while len(sums) > 1:
+            sums = [functools.reduce(e.add, sums[at : at + 2]) for at in range(0, len(sums), 2)]
+        e.store(e.add(e.load(self.poison), sums[0]), self.poison)
+
     def row_blocks(
         self, row: Value, then: Callable[[Value, Value, int | None], None], name: str
     ) -> None:
@@ -125,14 +136,42 @@ def emit_rows(module: Any, layout: PanelLayout, name: str) -> None:
         return p.at(arg["dst"], (j, layout.k_row_bytes), (d, e.esz))
 
     def copy(j: Value) -> None:
+        """Emit the copy of a row, some vectors at a time."""
         row = p.at(arg["src"], (j, arg["row_stride"]))
-        p.row_blocks(row, lambda d, x, count: p.put(p.see(x), target(j, d), count), "copy")
+        starts = [(d, min(e.w, width - d)) for d in range(0, width, e.w)]
+
+        def part(base: Value, places: Sequence[tuple[int, int]]) -> None:
+            values = []
+            for d, count in places:
+                column = e.iadd(base, e.c(d))
+                x = p.load_lanes(p.at(row, (column, p.item)), count, dtype)
+                p.put(x, target(j, column), count)
+                values.append(x)
+            p.see_all(values)
+
+        whole, chunk = width // (VECTORS_AT_ONCE * e.w), VECTORS_AT_ONCE * e.w
+        p.each(e.c(whole), lambda i: part(e.imul(i, e.c(chunk)), starts[:VECTORS_AT_ONCE]), "copy")
+        if rest := starts[whole * VECTORS_AT_ONCE :]:
+            part(e.c(0), rest)
+
+    def strided(j: Value) -> None:
+        def one(d: Value) -> None:
+            place = p.at(arg["src"], (j, arg["row_stride"]), (d, arg["el_stride"]))
+            x = storage.decode(e, e.load(place, storage.raw_type(dtype), align=1), dtype)
+            e.store(p.see(x), target(j, d))
+
+        p.each(e.c(width), one, "element")
 
     def zero(i: Value) -> None:
         j = e.iadd(arg["n"], i)
         p.blocks(width, lambda d, count: p.put(e.const(0.0), target(j, d), count), "zero")
 
-    p.each(arg["n"], copy, "rows")
+    if width:
+        p.either(
+            p.adjacent(p.item),
+            lambda: p.each(arg["n"], copy, "rows"),
+            lambda: p.each(arg["n"], strided, "strided"),
+        )
     rest = e.b.srem(arg["n"], e.c(layout.rows))
     p.each(e.b.srem(e.isub(e.c(layout.rows), rest), e.c(layout.rows)), zero, "pad")
     p.finish()
