@@ -11,7 +11,7 @@ element (T. Dao et al., "FlashAttention", 2022, appendix B.4, for the recomputed
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -20,6 +20,7 @@ from sdpakit.expr.derivative import derivative, float_loads
 from sdpakit.expr.evaluate import Environment, evaluate
 from sdpakit.expr.nodes import Dot, Expr, Load
 from sdpakit.expr.plain_index import is_plain_index
+from sdpakit.ir.interp import run
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import BackwardCall, Call
@@ -65,6 +66,9 @@ class InterpretedBackward:
 
     def __init__(self, program: Program) -> None:
         self._program = program
+        self._forward = replace(
+            program, out_dtype=program.accum_dtype, outputs=("out",), empty_row="zero"
+        )
         self._slope = derivative(program.logit, Dot())
         self._tables = [
             (load, slope)
@@ -77,16 +81,14 @@ class InterpretedBackward:
         shape, dtype = call.q.shape[:3], self._program.accum_dtype
         out = np.zeros((*shape, call.v.shape[3]), dtype)
         m, total = np.full(shape, -np.inf, dtype), np.zeros(shape, dtype)
-        saved = {"out": out, "m": m, "l": total}
+        run(self._forward, replace(call, outputs={"out": out}))
         with np.errstate(all="ignore"):  # NUM-4: NaN and infinities are values
             for block in self._blocks(call):
                 top = block.x.max(axis=1, initial=-np.inf)
                 m[block.place] = np.where(top == np.inf, top.dtype.type(np.nan), top)
                 shift = _guarded(m[block.place])[:, None]
                 total[block.place] = np.exp(block.x - shift).sum(axis=1)
-                p = self._weights(block, saved)
-                out[block.place] = _mix(p, block.present, block.v)
-        return saved
+        return {"out": out, "m": m, "l": total}
 
     def __call__(self, call: BackwardCall) -> None:
         """Fill the gradients of a call."""
