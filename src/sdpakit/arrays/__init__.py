@@ -6,7 +6,7 @@ in silence: what cannot be viewed is refused, with the call that would convert i
 
 from __future__ import annotations
 
-from sdpakit.arrays.exporting import export, new_array
+from sdpakit.arrays.exporting import export, new_array, new_zeros
 from sdpakit.arrays.importing import Operand, import_array
 from sdpakit.arrays.out import check_distinct, check_out
 from sdpakit.arrays.storage import numpy_dtype
@@ -18,5 +18,6 @@ __all__ = [
     "export",
     "import_array",
     "new_array",
+    "new_zeros",
     "numpy_dtype",
 ]

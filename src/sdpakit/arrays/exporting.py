@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import numpy as np
 from sdpakit.arrays import dlpack
 from sdpakit.arrays.storage import numpy_dtype
 from sdpakit.errors import ArgumentTypeError, format_error
+
+_HUGE_PAGE = 2 * 1024 * 1024  # NumPy asks for huge pages from twice this size on
+_LARGE = _HUGE_PAGE // 2
 
 
 class _Bfloat16Producer:
@@ -31,6 +35,24 @@ class _Bfloat16Producer:
 def new_array(shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
     """Return an array for a result, contents undefined."""
     return np.empty(shape, numpy_dtype(dtype))
+
+
+def new_zeros(shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
+    """Return an array of zeros for a result.
+
+    A large one starts at a boundary of huge pages, in memory that NumPy asks Linux to back with
+    them: new pages of 4 KiB cost several times what is written to them. What lies before and
+    behind it is never touched, and so takes no memory.
+    """
+    kind = numpy_dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    if size < _LARGE:
+        return np.zeros(shape, kind)
+    memory = np.empty(max(size + _HUGE_PAGE, 2 * _HUGE_PAGE), np.uint8)
+    start = -memory.ctypes.data % _HUGE_PAGE
+    array = memory[start : start + size].view(kind).reshape(shape)
+    array.fill(0)
+    return array
 
 
 def export(array: np.ndarray[Any, Any], namespace: Any | None) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sdpakit.arrays import Operand, export, import_array, numpy_dtype
+from sdpakit.arrays import Operand, export, import_array, new_zeros
 from sdpakit.backends.base import BackwardCall, Call
 from sdpakit.binding.call import Arguments, bind
 from sdpakit.binding.signature import OPERAND_TABLES, Signature
@@ -86,7 +86,7 @@ def bind_backward(signature: Signature, arguments: Arguments, dout: object) -> B
     forward = bind_forward(signature, arguments)
     upstream = _bind_dout(signature, forward.call, dout)
     made = {
-        name: np.zeros(operand.view.shape, numpy_dtype(operand.dtype))
+        name: new_zeros(operand.view.shape, operand.dtype)
         for name, operand in _operands(signature, arguments).items()
     }
     views = {name: _as_called(signature, name, array) for name, array in made.items()}

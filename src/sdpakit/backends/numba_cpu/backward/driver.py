@@ -119,6 +119,7 @@ from sdpakit.backends.numba_cpu.driver import (
     SUMS_K,
     SUMS_V,
     UNPACK,
+    CLEAR,
     KEY_RANGES,
     TILE_CLASS,
     YIELD,  # address of a function that gives up the rest of a time slice
@@ -153,7 +154,7 @@ from sdpakit.backends.numba_cpu.driver import (
     BASE_AT,
     DELTA_AT,
     FIELDS,
-) = range(119)
+) = range(120)
 
 # As in abi.py and step.py.
 PARTIAL = 1
@@ -201,12 +202,6 @@ def _fill(d: int, address: int, value: float) -> None:
     """Store a value in a row of W."""
     for lane in range(_get(d, WIDTH)):
         _store(d, address + lane * _get(d, ELEMENT_BYTES), value)
-
-
-@_inner
-def _clear(address: int, size: int) -> None:
-    for at in range(0, size, 8):
-        _store_int(address + at, 0)
 
 
 @_inner
@@ -299,7 +294,7 @@ def _pack_factors(d: int, block: Block, scratch: int, record: int, address: int)
     )
     flags = bad_q * NONFINITE_Q | bad_do * NONFINITE_DO | (bad_q | bad_do) * NONFINITE_ROWS
     _store_int(record + 8 * FLAGS, flags)
-    _clear(address + _get(d, DQT_AT), _get(d, DQT_BYTES))
+    _call(_get(d, CLEAR), (address + _get(d, DQT_AT), _get(d, DQT_BYTES)))
 
 
 @_inner
@@ -416,6 +411,16 @@ def _alike(d: int, scratch: int, panels: int, group: int, other: int) -> bool:
 
 
 @_inner
+def _all_see(d: int, scratch: int, panels: int, n: int) -> bool:
+    """Return whether every panel had a step over all keys of a tile of n keys."""
+    for panel in range(panels):
+        record = _record(d, scratch, panel)
+        if _read(record, FIRST) != 0 or _read(record, END) != n:
+            return False
+    return True
+
+
+@_inner
 def _add_run(d: int, scratch: int, sums: Any, groups: Any, run: Any, seen: int) -> None:
     """Add what a run of panels gives to dK and dV of the keys of some register tiles."""
     shift, count = groups[0] * _get(d, ROW_STEP), groups[1] - groups[0]
@@ -437,6 +442,9 @@ def _add_run(d: int, scratch: int, sums: Any, groups: Any, run: Any, seen: int) 
 def _add_tile(d: int, block: Block, scratch: int, sums: Any, n: int, seen: int) -> None:
     """Add what a block gives to dK and dV of a tile of n keys."""
     total = (n + _get(d, ROW_STEP) - 1) // _get(d, ROW_STEP)
+    if _all_see(d, scratch, block.panels, n):
+        _add_run(d, scratch, sums, (0, total), (0, block.panels), seen)
+        return
     group = 0
     while group < total:
         end = group + 1
@@ -504,8 +512,8 @@ def _run_item(d: int, number: int, scratch: int) -> None:
         place = _get(d, PROGRESS) + 8 * (unit * _get(d, TILES) + index)
         _wait(d, place, turn)
         if turn == 0:
-            _clear(sums[0], _get(d, BLOCK_KV) * _get(d, DK_ROW))
-            _clear(sums[1], _get(d, BLOCK_KV) * _get(d, DV_ROW))
+            _call(_get(d, CLEAR), (sums[0], _get(d, BLOCK_KV) * _get(d, DK_ROW)))
+            _call(_get(d, CLEAR), (sums[1], _get(d, BLOCK_KV) * _get(d, DV_ROW)))
         n = min(_get(d, BLOCK_KV), block.kv_len - tile)
         if seen >= 0:
             _add_tile(d, block, scratch, sums, n, seen)

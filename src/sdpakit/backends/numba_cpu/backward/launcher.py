@@ -45,6 +45,7 @@ _FUNCTIONS = {
     "sums_k": driver.SUMS_K,
     "sums_v": driver.SUMS_V,
     "unpack_o": driver.UNPACK,
+    "clear": driver.CLEAR,
 }
 
 

@@ -137,6 +137,7 @@ def _emit_packers(module: Any, plan: BackwardPlan) -> None:
     packing.emit_factors(module, layout, "factors_q", d, program.dtype)
     packing.emit_factors(module, layout, "factors_do", dv, program.out_dtype)
     packing.emit_delta(module, keys, dv)
+    packing.emit_clear(module, keys)
     packing.emit_sums(module, keys, "sums_k", d, layout.sum_row_bytes(d))
     packing.emit_sums(module, keys, "sums_v", dv, layout.sum_row_bytes(dv))
     emit_unpack_o(module, values)  # dQ, in the dtype of q

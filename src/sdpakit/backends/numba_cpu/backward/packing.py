@@ -301,6 +301,20 @@ def emit_delta(module: Any, layout: PanelLayout, width: int) -> None:
     e.b.ret_void()
 
 
+def emit_clear(module: Any, layout: PanelLayout) -> None:
+    """Emit clear(address, size): zeros in a number of bytes that is a multiple of a panel row."""
+    p = Packer(module, layout, "clear", ("address", "size"))
+    e, arg = p.e, p.arg
+
+    def row(i: Value) -> None:
+        base = p.at(arg["address"], (i, layout.row_bytes))
+        for v in range(layout.vectors):
+            e.store(e.const(0.0), e.offset(base, v * e.w * e.esz))
+
+    p.each(e.b.sdiv(arg["size"], e.c(layout.row_bytes)), row, "rows")
+    e.b.ret_void()
+
+
 def emit_sums(module: Any, layout: PanelLayout, name: str, width: int, row_bytes: int) -> None:
     """Emit NAME(src, dst, row_stride, el_stride, n, factor): rows of sums, rounded once (GRAD-3).
 
