@@ -45,6 +45,7 @@ from sdpakit.backends.numba_cpu.driver import (
     SEQUENCE,  # items of one kv head
     ROW_PANELS,  # of one query head
     PANELS,  # of a block, at most
+    RUN_PANELS,  # of an outer product, at most
     WIDTH,  # queries of a panel
     ROW_STEP,  # keys of a register tile
     BLOCK_KV,  # keys of a tile
@@ -154,7 +155,7 @@ from sdpakit.backends.numba_cpu.driver import (
     BASE_AT,
     DELTA_AT,
     FIELDS,
-) = range(120)
+) = range(121)
 
 # As in abi.py and step.py.
 PARTIAL = 1
@@ -396,6 +397,7 @@ def _sees(d: int, scratch: int, panel: int, group: int) -> bool:
 @_inner
 def _run_end(d: int, scratch: int, start: int, panels: int, group: int) -> int:
     """Return the end of the run of panels from `start` on that see a register tile."""
+    panels = min(panels, start + _get(d, RUN_PANELS))
     while start < panels and _sees(d, scratch, start, group):
         start += 1
     return start
@@ -442,12 +444,10 @@ def _add_run(d: int, scratch: int, sums: Any, groups: Any, run: Any, seen: int) 
 def _add_tile(d: int, block: Block, scratch: int, sums: Any, n: int, seen: int) -> None:
     """Add what a block gives to dK and dV of a tile of n keys."""
     total = (n + _get(d, ROW_STEP) - 1) // _get(d, ROW_STEP)
-    if _all_see(d, scratch, block.panels, n):
-        _add_run(d, scratch, sums, (0, total), (0, block.panels), seen)
-        return
+    whole = _all_see(d, scratch, block.panels, n)
     group = 0
     while group < total:
-        end = group + 1
+        end = total if whole else group + 1
         while end < total and _alike(d, scratch, block.panels, group, end):
             end += 1
         panel = 0

@@ -83,6 +83,7 @@ class _Code:
         parts, scratch = layout.panel_parts, layout.scratch
         for field, value in (
             (driver.PANELS, layout.panels),
+            (driver.RUN_PANELS, layout.run_panels),
             (driver.WIDTH, keys.width),
             (driver.ROW_STEP, keys.rows),
             (driver.BLOCK_KV, keys.block_kv),

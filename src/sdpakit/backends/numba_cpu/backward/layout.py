@@ -15,7 +15,8 @@ from sdpakit.backends.numba_cpu.layout import PanelLayout
 # A packed tile, the state of the panels of a block and their weights: a second-level cache of 512
 # KiB holds most of it, and each block packs every tile that it sees, so larger ones do so less
 # often. Speed was the same, within 2 %, for 48 or 96 keys and 8 to 24 panels.
-STATE_BYTES = 640 * 1024
+STATE_BYTES = 960 * 1024
+RUN_BYTES = 16 * 1024  # half of a first-level cache of 32 KiB
 MAX_BLOCK_KV = 96
 MIN_BLOCK_KV = 24
 MIN_PANELS = 4
@@ -112,6 +113,11 @@ class BackwardLayout:
         """Panels of a block."""
         room = STATE_BYTES - self.tile_bytes
         return max(1, min(MAX_PANELS, room // (self.panel_bytes + self.pairs_bytes)))
+
+    @computed_once
+    def run_panels(self) -> int:
+        """Panels that an outer product takes at a time: their rows of one block stay near."""
+        return max(1, RUN_BYTES // (self.keys.width * self.keys.row_bytes))
 
     @computed_once
     def scratch(self) -> dict[str, int]:
