@@ -1,6 +1,7 @@
 """Which mutant fails which core case or core relation: the kill matrix.
 
-All mutants meet all core cases and core relations. Most give the bits of the right program that
+Mutants of the forward meet all core cases and core relations but those of gradients, which are for
+the mutants of the backward: a backward of its own would say nothing of a forward. Most give the bits of the right program that
 they were made from in most cases; where a mutant that keeps no state does so, and leaves its
 operands alone, its verdict is that of the right program, and the judge is not asked again.
 """
@@ -28,7 +29,7 @@ Kills: TypeAlias = dict[str, list[str]]
 Right: TypeAlias = type[BaseTarget]
 
 KILLED = ("fail", "error")
-_NO_GRADIENTS = BaseTarget.prepare_gradients  # refuses every spec, and a refusal is no kill
+_NO_FORWARD = BaseTarget.prepare  # refuses every spec, and a refusal is no kill
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def kills(mutants: Iterable[Mutant], asked: Iterable[Check], *, short: bool = Tr
 
 
 def matrix(processes: int = 2) -> Kills:
-    """Return the kill matrix: all of `MUTANTS` on all of `checks`.
+    """Return the kill matrix: each of `MUTANTS` on all of `checks` that are for it.
 
     Parameters
     ----------
@@ -130,7 +131,7 @@ def _killed(mutants: list[Mutant], one: Check, *, short: bool) -> Iterator[str]:
     passed: dict[Right, bool] = {}
     for mutant in mutants:
         right = mutant.right
-        if one.case and one.case.gradients and right.prepare_gradients == _NO_GRADIENTS:
+        if _is_of_gradients(one) != (right.prepare is _NO_FORWARD):
             continue
         if right not in passed:
             passed[right] = one.judge(right()).verdict == "ok"
@@ -138,6 +139,10 @@ def _killed(mutants: list[Mutant], one: Check, *, short: bool) -> Iterator[str]:
             continue
         if one.judge(mutant.factory()).verdict in KILLED:
             yield mutant.name
+
+
+def _is_of_gradients(one: Check) -> bool:
+    return one.case is not None and one.case.gradients
 
 
 def _is_plain_call(case: Case) -> bool:
