@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -179,3 +181,15 @@ def test_gradients_agree_with_those_of_torch(qkv, dout):
     found = compiled("numba_cpu")(*qkv, dout)
     for gradient, leaf in zip((found.dq, found.dk, found.dv), leaves, strict=True):
         np.testing.assert_allclose(gradient, leaf.grad.numpy(), atol=1e-5)
+
+
+def blocks_of_the_page():
+    page = Path(__file__).resolve().parents[2] / "docs" / "training.md"
+    return re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("block", blocks_of_the_page(), ids=["numpy", "torch"])
+def test_the_page_on_training_runs(block):
+    if "torch" in block:
+        pytest.importorskip("torch")
+    exec(compile(block, "training.md", "exec"), {"__name__": "page"})

@@ -105,7 +105,7 @@ def _from_torch(where: str, value: Any, dtypes: Sequence[str]) -> np.ndarray[Any
         _refuse(
             where,
             "a torch tensor that requires grad",
-            "call .detach(): this call computes the forward pass alone",
+            "call .detach(): nothing is recorded here, gradients are sdpakit.compile_backward",
         )
     # `make_dual` gives a tensor that requires no grad and would lose its tangent.
     if sys.modules["torch"].autograd.forward_ad.unpack_dual(value).tangent is not None:

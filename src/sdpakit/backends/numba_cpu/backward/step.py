@@ -122,13 +122,16 @@ class BackwardStep:
     def _flag(self, bits: int) -> Value:
         return self.e.icmp("!=", self.e.b.and_(self.arg["flags"], self.e.c(bits)), self.e.c(0))
 
-    def _row(self, base: Value, index: Value) -> Value:
+    def row(self, base: Value, index: Value) -> Value:
+        """Return the address of a row of W values."""
         return self.e.offset(base, self.e.imul(index, self.e.c(self.layout.row_bytes)))
 
-    def _vector(self, row: Value, v: int) -> Value:
+    def vector(self, row: Value, v: int) -> Value:
+        """Return the address of vector v of a row."""
         return self.e.offset(row, v * self.e.w * self.e.esz)
 
-    def _part(self, name: str) -> Value:
+    def part(self, name: str) -> Value:
+        """Return the address of a part of the panel, see `BackwardLayout.panel_parts`."""
         return self.e.iadd(self.arg["panel"], self.e.c(self.sizes.panel_parts[name]))
 
     # --- phases ---
@@ -150,15 +153,15 @@ class BackwardStep:
         """Emit the products of packed rows with the lanes of a panel."""
         e = self.e
         source = e.iadd(self.arg["tile"], e.c(at))
-        right = e.pointer(self._part(lanes))
+        right = e.pointer(self.part(lanes))
 
         def group(i: Value, _: list[Value]) -> Sequence[Value]:
             g = e.iadd(i, self.first_group)
             rows = e.offset(source, e.imul(g, e.c(layout.rows * layout.k_row_bytes)))
             products = qk_tile(e, layout, rows, right, right)
-            place = self._row(target, e.imul(g, e.c(layout.rows)))
+            place = self.row(target, e.imul(g, e.c(layout.rows)))
             for k, value in enumerate(products):
-                e.store(value, self._vector(place, k))
+                e.store(value, self.vector(place, k))
             return ()
 
         count = e.isub(self.end_group, self.first_group)
@@ -169,7 +172,7 @@ class BackwardStep:
         e, terms = self.e, self.terms
         exponents = _Exponents(self)
         if terms.logit is None:
-            exponents.prepare(self._row(self.weights, self.first), self.count)
+            exponents.prepare(self.row(self.weights, self.first), self.count)
         careful = functools.partial(self._careful_rows, exponents)
         if terms.logit is not None and terms.mask is None:
             careful(masked=False)
@@ -184,7 +187,7 @@ class BackwardStep:
                     careful(masked=False)
 
     def _delta(self, v: int) -> Value:
-        return self.e.load(self._vector(self._part("delta"), v))
+        return self.e.load(self.vector(self.part("delta"), v))
 
     def _plain_rows(self, exponents: _Exponents) -> None:
         """Emit the pass over pairs all of which are present and finite: the hot one.
@@ -216,7 +219,7 @@ class BackwardStep:
 
     def _places(self, j: Value, v: int) -> list[Value]:
         """Return where a vector of logits or weights, and one of dP or dS, is kept."""
-        return [self._vector(self._row(base, j), v) for base in (self.weights, self.slopes)]
+        return [self.vector(self.row(base, j), v) for base in (self.weights, self.slopes)]
 
     def _careful_rows(self, exponents: _Exponents, *, masked: bool) -> None:
         """Emit the pass over the rows of a tile in which pairs may be absent."""
@@ -272,7 +275,7 @@ class BackwardStep:
             j = e.iadd(self.arg["n"], i)
             for base in (self.weights, self.slopes):
                 for v in self.vectors:
-                    e.store(e.const(-0.0), self._vector(self._row(base, j), v))
+                    e.store(e.const(-0.0), self.vector(self.row(base, j), v))
             return ()
 
         e.loop(e.isub(padded, self.arg["n"]), body, (), "clear.rows")
@@ -297,8 +300,8 @@ class BackwardStep:
         e, layout = self.e, self.sizes.values
         shift = e.imul(self.first, e.c(size * layout.esz))
         columns = e.iadd(e.iadd(self.arg["tile"], e.c(self.sizes.k_columns_at + start)), shift)
-        out = e.iadd(self._part("dqt"), e.c(d0 * layout.row_bytes))
-        weights = self._row(self.slopes, self.first)
+        out = e.iadd(self.part("dqt"), e.c(d0 * layout.row_bytes))
+        weights = self.row(self.slopes, self.first)
         ones = [e.const(1.0) for _ in self.vectors]
 
         def column(k: Value, target: Value, width: int) -> None:
@@ -343,7 +346,7 @@ class BackwardStep:
 
         def dense(k: int) -> Value:
             tile = e.offset(arg["staged"], k * self.layout.tile_bytes)
-            return staging.read(e, self.terms.staged[k], self._vector(self._row(tile, j), v))
+            return staging.read(e, self.terms.staged[k], self.vector(self.row(tile, j), v))
 
         key = e.iadd(arg["j0"], j)
         return _NumberedLanes(
@@ -370,8 +373,8 @@ class _Exponents:
     def __init__(self, step: BackwardStep) -> None:
         self.step, self.e = step, step.e
         self.mantissa = 23 if step.layout.element == "float32" else 52
-        part = step._part("base")  # noqa: SLF001 - the two classes are one thing
-        self.base = [self.e.load(step._vector(part, v)) for v in step.vectors]  # noqa: SLF001
+        part = step.part("base")
+        self.base = [self.e.load(step.vector(part, v)) for v in step.vectors]
         self.factor: list[Value] = []
         self.offset: list[Value] = []
         self.general = step.terms.logit is not None
@@ -408,7 +411,7 @@ class _Exponents:
         def row(i: Value, _: list[Value]) -> Sequence[Value]:
             for v, lanes in enumerate(huge):
                 step = self.step
-                at = step._vector(step._row(rows, i), v)  # noqa: SLF001
+                at = step.vector(step.row(rows, i), v)
                 s = e.load(at)
                 t = e.mul(e.sub(e.mul(s, unit), self.base[v]), e.const(abi.M_UNIT))
                 e.store(e.select(lanes, t, s), at)
