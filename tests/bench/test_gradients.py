@@ -33,5 +33,5 @@ def test_a_right_workload_is_timed():
 def test_wrong_gradients_are_not_timed(monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setattr(gradients, "DIFFERENCE_LIMIT", 0.0)
-    with pytest.raises(RuntimeError, match="small: .* of the largest gradient from torch"):
+    with pytest.raises(RuntimeError, match=r"small: .* of the largest gradient from torch"):
         gradients.run(SMALL, timing.Plan(1, 2, 0.001), None)

@@ -7,6 +7,7 @@ import pytest
 
 import sdpakit as sk
 from sdpakit.backends.numba_cpu import schedule
+from sdpakit.backends.numba_cpu.backward import driver, launcher
 from sdpakit.backends.numba_cpu.backward.layout import backward_layout
 from sdpakit.backends.numba_cpu.backward.rows import prepare_rows
 from sdpakit.backends.numba_cpu.isa import available_isas, select_isa
@@ -137,6 +138,23 @@ def test_scratch_of_a_thread_is_bounded(dtype, width):
     assert layout.keys.block_kv == layout.values.block_kv
     assert layout.panels >= 1
     assert layout.scratch["end"] <= 32 * 2**20
+
+
+def test_a_thread_that_comes_too_late_leaves_the_scratch_alone():
+    d = np.zeros(driver.FIELDS, np.int64)
+    d[driver.WIDTH], d[driver.ELEMENT_BYTES], d[driver.ROW_BYTES] = 16, 4, 64
+    scratch = np.full(1024, 7.0, np.float32)
+    driver.worker()(d.ctypes.data, scratch.ctypes.data)
+    assert (scratch == 7.0).all()
+    assert d[driver.NEXT_ITEM] == 1
+    assert d[driver.DONE_ITEMS] == 0
+
+
+@pytest.mark.parametrize("kept", [0, 2**30])
+def test_sums_of_any_size_find_memory(monkeypatch, kept):
+    monkeypatch.setattr(launcher, "KEPT_BYTES", kept)
+    backward, arrays = compiled(MASKS["window"]), operands()
+    assert_same_bits(backward(*arrays), backward(*arrays))
 
 
 def test_the_power_of_two_of_a_sum_moves_to_its_maximum():

@@ -559,12 +559,15 @@ def _run_tables(d: int, number: int, scratch: int) -> None:
 
 
 def _work_backward(d: int, scratch: int) -> None:
-    """Take items of the call with the descriptor at `d` until none are left."""
-    _fill_factors(d, scratch)
+    """Take items of the call with the descriptor at `d` until none are left.
+
+    Whoever gets none leaves the scratch alone: it may be that of another call by then.
+    """
     while True:
         number = _fetch_add(d + 8 * NEXT_ITEM, 1)
         if number >= _get(d, ITEMS):
             return
+        _fill_factors(d, scratch)
         if _get(d, IS_TABLES) == 1:
             _run_tables(d, number, scratch)
         else:

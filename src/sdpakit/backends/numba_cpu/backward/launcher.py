@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 
 # Sums of dK and dV in at most so much memory are kept for later calls: new pages cost more than
 # what is written to them.
-KEPT_BYTES = 64 * 1024 * 1024
+KEPT_BYTES = 32 * 1024 * 1024
 
 _FUNCTIONS = {
     "step": driver.STEP,
@@ -187,13 +187,16 @@ class _Run:
         """Run the pass over dq, dk and dv, and the one over tables if there are any."""
         d = self._descriptor()
         threads = self._threads()
-        memory, progress = self._sums(d)
+        size = self._size_sums(d)
+        memory = pool.take_scratch(size, 1)[0] if size <= KEPT_BYTES else pool.Buffer(size)
+        progress = self._place_sums(d, memory)
         self._work(d, threads)
-        if memory.size <= KEPT_BYTES:
-            pool.give_scratch([memory])
         del progress
+        if size <= KEPT_BYTES:
+            pool.give_scratch([memory])
         if self.code.plan.tables:
-            self._run_tables(d, threads)
+            # A helper that wakes late must find no items in the descriptor of the first pass.
+            self._run_tables(d.copy(), threads)
 
     def _descriptor(self) -> Ints:
         code, call = self.code, self.call.call
@@ -236,20 +239,23 @@ class _Run:
         ):
             d[field : field + 1 + array.ndim] = (address(array), *array.strides)
 
-    def _sums(self, d: Ints) -> tuple[pool.Buffer, Ints]:
-        """Return memory for the sums of dK and dV, and for who has added to them."""
+    def _size_sums(self, d: Ints) -> int:
+        """Say how many keys have sums; return the bytes of those of dK and dV."""
         batch, _, _, kv_heads, kv_len = self.shape
         block = int(d[driver.BLOCK_KV])
-        tiles = -(-kv_len // block)
-        rows = tiles * block
-        d[driver.TILES], d[driver.SUM_ROWS] = tiles, rows
-        of_k, of_v = (batch * kv_heads * rows * int(d[x]) for x in (driver.DK_ROW, driver.DV_ROW))
-        size = of_k + of_v
-        memory = pool.take_scratch(size, 1)[0] if size <= KEPT_BYTES // 2 else pool.Buffer(size)
+        d[driver.TILES] = -(-kv_len // block)
+        d[driver.SUM_ROWS] = d[driver.TILES] * block
+        row_bytes = int(d[driver.DK_ROW] + d[driver.DV_ROW])
+        return batch * kv_heads * int(d[driver.SUM_ROWS]) * row_bytes
+
+    def _place_sums(self, d: Ints, memory: pool.Buffer) -> Ints:
+        """Give the sums their memory; return the record of who has added to them."""
+        heads = self.shape[0] * self.shape[3]
+        of_k = heads * int(d[driver.SUM_ROWS] * d[driver.DK_ROW])
         d[driver.DK_SUMS], d[driver.DV_SUMS] = memory.address, memory.address + of_k
-        progress = np.zeros(batch * kv_heads * tiles, np.int64)
+        progress = np.zeros(heads * int(d[driver.TILES]), np.int64)
         d[driver.PROGRESS] = address(progress)
-        return memory, progress
+        return progress
 
     def _threads(self) -> int:
         batch, q_heads, q_len, _, kv_len = self.shape
