@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from sdpakit.conformance.mutants import MUTANTS, THEMES
-from sdpakit.conformance.mutants.__main__ import main
 from sdpakit.conformance.mutants.bases import Plain, Wrapped
 from sdpakit.conformance.mutants.matrix import KILLED, checks, kills
 from sdpakit.conformance.mutants.memory import Threaded
@@ -83,6 +82,10 @@ def test_named_killers_are_in_the_matrix():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_the_matrix_is_that_of_today(capsys):
-    assert main(["--check", str(MATRIX)]) == 0, capsys.readouterr().out
+def test_a_part_of_the_matrix_is_that_of_today():
+    # The whole takes minutes of two cores: `python -m sdpakit.conformance.mutants --check FILE`.
+    some = CHECKS[3::10]
+    ids, was = {check.id for check in some}, written()
+    assert kills(MUTANTS.values(), some) == {
+        name: [id_ for id_ in was[name] if id_ in ids] for name in MUTANTS
+    }

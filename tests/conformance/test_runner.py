@@ -33,7 +33,7 @@ def verdicts(found):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_isolated_outcomes_are_those_of_this_process(workers):
-    ids = ["relations.permuted_keys.float32", *IDS, "refusals.softcap_infinite.float32", *IDS[:1]]
+    ids = ["relations.permuted_keys.float32", *IDS, "refusals.width_of_k.float32", *IDS[:1]]
     isolated = outcomes("naive", ids, workers=workers, time_limit=60.0)
     here = list(run(Naive(), ids, relations=False))
     assert [o.case for o in isolated] == ids

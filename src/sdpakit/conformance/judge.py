@@ -202,7 +202,7 @@ def _call(
         return [_complaint(text) for text in witness.complaints()]
     receivers = receivers_of(case, spec) if target.takes_out else {}
     result = _called(attention, operands, spec, receivers)
-    found = _judge(target, case, spec, result)
+    found = compared(target, case, result, spec)
     found.extend(_is_earlier(part, result, earlier) for part in found[:] if part.message)
     for name, receiver in receivers.items():
         found.append(_complaint(receiver.complaint(name)))
@@ -235,9 +235,27 @@ def _with_other_v(operands: Mapping[str, Any]) -> dict[str, Any]:
         return {**operands, "v": guarded(-v)}
 
 
-def _judge(
-    target: Target, case: Case, spec: AttentionSpec, result: Mapping[str, Any]
+def compared(
+    target: Target, case: Case, result: Mapping[str, Any], spec: AttentionSpec
 ) -> list[Comparison]:
+    """Return how the outputs of one call compare with the reference.
+
+    Parameters
+    ----------
+    target : Target
+        Has the profile.
+    case : Case
+        A forward case.
+    result : mapping of str to array
+        What came.
+    spec : AttentionSpec
+        Has the outputs that were asked for.
+
+    Returns
+    -------
+    list of Comparison
+        One for each output.
+    """
     detail = expected(case)
     allowed = _allowed(case, target.profile)
     found = []

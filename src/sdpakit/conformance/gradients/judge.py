@@ -94,7 +94,7 @@ def _call(
     if not isinstance(first, Mapping):
         return [Comparison(np.inf, f"gradients came as a {type(first).__name__}, not by name")]
     kept = Kept(first)
-    found = _judge(target, case, operands, first)
+    found = compared(target, case, first, operands)
     if not case.heavy:
         again = step("the gradients", backward, **operands)
         second = again if isinstance(again, Mapping) else {}
@@ -107,9 +107,27 @@ def _call(
     return found
 
 
-def _judge(
-    target: Target, case: Case, operands: Mapping[str, Any], result: Mapping[str, Any]
+def compared(
+    target: Target, case: Case, result: Mapping[str, Any], operands: Mapping[str, Any]
 ) -> list[Comparison]:
+    """Return how gradients compare with those of the reference.
+
+    Parameters
+    ----------
+    target : Target
+        Has the profile.
+    case : Case
+        A gradient case.
+    result : mapping of str to array
+        What came.
+    operands : mapping
+        Of the call.
+
+    Returns
+    -------
+    list of Comparison
+        One for each gradient that is wanted, and one for each that is not and came.
+    """
     wanted = gradient_operands(case.attention_spec(), operands)
     dtypes = {name: like.dtype.name for name, like in wanted.items()}
     exact = expected_gradients(case)

@@ -1,9 +1,10 @@
 """Which mutant fails which core case or core relation: the kill matrix.
 
 Mutants of the forward meet all core cases and core relations but those of gradients, which are for
-the mutants of the backward: a backward of its own would say nothing of a forward. Most give the bits of the right program that
-they were made from in most cases; where a mutant that keeps no state does so, and leaves its
-operands alone, its verdict is that of the right program, and the judge is not asked again.
+the mutants of the backward: a backward of its own would say nothing of a forward. Most give the
+bits of the right program that they were made from in most cases; where a mutant that keeps no state
+does so, and leaves its operands alone, its verdict is that of the right program, and the judge is
+not asked again. Nor is it where the answer to one call is wrong.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from sdpakit.conformance.cases import cases
-from sdpakit.conformance.judge import check
-from sdpakit.conformance.model import Case, Outcome
+from sdpakit.conformance.compare import Comparison
+from sdpakit.conformance.gradients.judge import compared as compared_gradients
+from sdpakit.conformance.judge import check, compared
+from sdpakit.conformance.model import Case, Outcome, Verdict
 from sdpakit.conformance.mutants.model import Mutant
 from sdpakit.conformance.relations import check_relation, relations
 from sdpakit.conformance.target import BaseTarget
@@ -135,9 +138,10 @@ def _killed(mutants: list[Mutant], one: Check, *, short: bool) -> Iterator[str]:
             continue
         if right not in passed:
             passed[right] = one.judge(right()).verdict == "ok"
-        if not passed[right] or (bench and mutant.keeps_no_state and bench.is_right(mutant)):
+        if not passed[right]:
             continue
-        if one.judge(mutant.factory()).verdict in KILLED:
+        known = bench.verdict(mutant) if bench and mutant.keeps_no_state else None
+        if (known or one.judge(mutant.factory()).verdict) in KILLED:
             yield mutant.name
 
 
@@ -159,19 +163,32 @@ class _Bench:
         self._before = _bytes(self._operands)
         self._right: dict[Right, dict[str, Any]] = {}
 
-    def is_right(self, mutant: Mutant) -> bool:
-        """Return whether a mutant gives the bits of its right program and writes to nothing."""
+    def verdict(self, mutant: Mutant) -> Verdict | None:
+        """Return what one call decides: the right bits are ok, and a wrong answer fails.
+
+        None where the judge must look closer: bits that differ within the bound, operands that were
+        written to, an exception.
+        """
         if mutant.right not in self._right:
             self._right[mutant.right] = self._called(mutant.right())
-        right = self._right[mutant.right]
+        target = mutant.factory()
         try:
-            found = self._called(mutant.factory())
+            found = self._called(target)
         except Exception:  # noqa: BLE001 - the judge says what it is worth
             found = {}
         if _bytes(self._operands) != self._before:
             self._operands = self._made()
-            return False
-        return bool(found) and _bytes(found) == _bytes(right)
+            return None
+        if not found:
+            return None
+        if _bytes(found) == _bytes(self._right[mutant.right]):
+            return "ok"
+        return "fail" if any(part.message for part in self._compared(target, found)) else None
+
+    def _compared(self, target: BaseTarget, found: Mapping[str, Any]) -> list[Comparison]:
+        if self._case.gradients:
+            return compared_gradients(target, self._case, found, self._operands)
+        return compared(target, self._case, found, self._spec)
 
     def _made(self) -> dict[str, Any]:
         operands = self._case.operands()
