@@ -1,5 +1,6 @@
 """Targets that hang, die, print and fork; named by the path of this file, as a user would."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -54,6 +55,15 @@ class IsKilled(AtBottomRight):
 class ClosesEverything(AtBottomRight):
     def misbehave(self):
         os.closerange(3, 100)
+
+
+class WritesEverywhere(AtBottomRight):
+    """As a library does that kept the number of a descriptor which it has closed."""
+
+    def misbehave(self):
+        for descriptor in range(3, 20):
+            with contextlib.suppress(OSError):
+                os.write(descriptor, b"not for you\n")
 
 
 class LeavesWithPolitesse(AtBottomRight):

@@ -457,3 +457,14 @@ def test_what_is_no_function_and_names_that_are_none():
         FunctionTarget(everything, layout="sbhd")
     with pytest.raises(ArgumentError, match="weights"):
         FunctionTarget(everything, outputs=("weights",))
+
+
+def test_a_mask_that_is_worked_out_for_the_function_is_left_alone():
+    def writes(q, k, v, *, mask=None):
+        found, _ = softmax_of(q, k, v, mask=mask)
+        mask[...] = True
+        return found
+
+    outcome = check(writes, BY_ID["masks.causal_random.float32"])
+    assert outcome.verdict == "fail"
+    assert "mask was written to" in outcome.message

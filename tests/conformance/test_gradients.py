@@ -246,6 +246,36 @@ def test_other_bits_in_a_second_call_are_seen():
     assert "dq has other bits in a second call" in outcome.message
 
 
+def test_memory_of_gradients_used_again_is_seen():
+    memory = {}
+
+    def change(found):
+        for name, x in found.items():
+            memory.setdefault(name, np.empty_like(x))[...] = x
+        return dict(memory)
+
+    assert "dq of two calls is the same memory" in check(Answers(change), UNIT).message
+
+
+class Foreign:
+    """An array of another library."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+def test_other_bits_are_seen_in_arrays_of_another_library():
+    calls = iter(range(9))
+
+    def change(found):
+        return {**found, "dq": Foreign(found["dq"] * np.float32(1 + 1e-7 * next(calls)))}
+
+    assert "dq has other bits in a second call" in check(Answers(change), UNIT).message
+
+
 def test_a_target_without_gradients_refuses():
     outcome = check(BaseTarget(), UNIT)
     assert outcome.verdict == "refused"

@@ -73,6 +73,7 @@ def test_the_first_case_of_a_process_has_three_times_as_much():
         (misbehaving.Exits, ["exit status 7", "about to misbehave", "a word on stderr"]),
         (misbehaving.IsKilled, ["killed by SIGKILL", "want of memory", "a word on stderr"]),
         (misbehaving.ClosesEverything, ["the process"]),
+        (misbehaving.WritesEverywhere, ["file descriptor", "about to misbehave"]),
     ],
 )
 def test_a_death_costs_its_case_and_says_how(target, said):
@@ -144,6 +145,17 @@ def test_collect_holds_what_a_report_needs():
     assert found.versions["sdpakit"] == sk.__version__
     assert found.level == "core"
     assert found.seconds > 0
+
+
+class Unhashable(misbehaving.Naive):
+    __hash__ = None
+
+
+def test_objects_are_told_apart_by_their_names():
+    target, other = Unhashable(), Unhashable()
+    assert len(collect([target, target], ids=IDS[:1]).targets) == 1
+    with pytest.raises(sk.ArgumentError, match=r"2 targets of the name 'naive'"):
+        collect([target, other], ids=IDS[:1])
 
 
 class Halved(misbehaving.HalvesTheScale):

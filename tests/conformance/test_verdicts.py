@@ -410,6 +410,18 @@ def test_memory_of_a_result_used_again():
     assert "out of an earlier call was changed by a later one" in outcome.message
 
 
+def test_memory_given_as_out_is_let_go_of():
+    kept = {}
+
+    def change(found, given):
+        kept.update(given.get("out", {}))
+        return fill(found, {"out": kept} if kept else {})
+
+    outcome = outcome_of(change, takes_out=True)
+    assert outcome.verdict == "fail"
+    assert "the array given as out= was written to by a later call" in outcome.message
+
+
 def test_sums_that_go_on_from_call_to_call():
     memory = {}
 

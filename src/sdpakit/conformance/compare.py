@@ -154,6 +154,10 @@ class Receiver:
             return f"{name}: {int((outside != self._mark).sum())} cells beside it were written"
         return ""
 
+    def clear(self) -> None:
+        """Make every cell unwritten, to see whether a later call still writes here."""
+        self._bits[...] = self._mark
+
     def is_untouched(self) -> bool:
         """Return whether no cell was written."""
         return bool((self._bits == self._mark).all())

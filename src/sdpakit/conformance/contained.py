@@ -44,7 +44,9 @@ def described(error: BaseException) -> str:
     """Return class and text of an exception, whatever its own `__str__` does."""
     try:
         text = str(error)
-    except Exception as other:  # noqa: BLE001 - the text of a target's exception is the target's
+    except KeyboardInterrupt:
+        raise
+    except BaseException as other:  # noqa: BLE001 - its text is the target's too
         text = f"(its text cannot be had: {type(other).__name__})"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -64,6 +64,7 @@ class Isolated:
         self._began = self._limit = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._is_loading = self._is_fresh = False
+        self._has_ended = self._is_garbled = False
 
     def load(self) -> TargetInfo:
         """Start the process and return what a report says about the target.
@@ -120,7 +121,10 @@ class Isolated:
                 self._case, self._is_fresh = "", False
                 return _outcome(message, self.name)
         if self._has_ended:
-            return self._lost("crash", f"the process {self._reap()}")
+            how = f"the process {self._reap()}"
+            if self._is_garbled:
+                how = "the target wrote to a file descriptor that is not its own, that of the kit"
+            return self._lost("crash", how)
         if time.monotonic() - self._began > self._limit:
             self._abort()
             return self._lost("hang", f"no answer within {self._limit:g} s")
@@ -163,7 +167,7 @@ class Isolated:
         os.set_blocking(self._answers, False)
         self._commands = os.fdopen(write_command, "wb", buffering=0)
         self._unread = b""
-        self._has_ended = False
+        self._has_ended = self._is_garbled = False
         self._is_loading = self._is_fresh = True
         self._began, self._limit = time.monotonic(), self._load_limit
         self._send({"target": self.name})
@@ -195,7 +199,12 @@ class Isolated:
             self._unread += chunk
         *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
-            yield json.loads(line)
+            message = _message(line)
+            if message is None:
+                self._kill()
+                self._has_ended, self._is_garbled = True, True
+                return
+            yield message
 
     def _loaded(self, message: Mapping[str, Any]) -> None:
         if "refused" in message:
@@ -350,6 +359,16 @@ def _id_in_kit(wanted: Check) -> str:
             )
         )
     return name
+
+
+def _message(line: bytes) -> Mapping[str, Any] | None:
+    """Return what a line of the worker says, None if it is not from the worker."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    known = isinstance(found, dict) and not {"case", "versions", "refused"}.isdisjoint(found)
+    return found if known else None
 
 
 def _outcome(message: Mapping[str, Any], name: str) -> Outcome:

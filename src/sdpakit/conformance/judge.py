@@ -209,7 +209,15 @@ def _call(
         if result.get(name) is not receiver.array:
             found.append(_complaint(f"{name}: the array given as out= is not what came back"))
     if not case.heavy:
-        found.extend(_same_again(_called(attention, operands, spec), result, given=bool(receivers)))
+        first = {n: x.copy() if isinstance(x, np.ndarray) else x for n, x in result.items()}
+        for receiver in receivers.values():
+            receiver.clear()
+        found.extend(_same_again(_called(attention, operands, spec), first, given=bool(receivers)))
+        found.extend(
+            _complaint(f"{name}: the array given as out= was written to by a later call")
+            for name, receiver in receivers.items()
+            if not receiver.is_untouched()
+        )
     found.extend(_complaint(text) for text in (*witness.complaints(), *earlier.complaints()))
     return found
 

@@ -131,8 +131,9 @@ def collect(
     checks = [find(name) for name in (select(known) if ids is None else ids)]
     started, begin = datetime.now(UTC), time.perf_counter()
     subjects = [
-        prepare(target, time_limit=time_limit, workers=workers) for target in dict.fromkeys(targets)
+        prepare(target, time_limit=time_limit, workers=workers) for target in _each_once(targets)
     ]
+    _check_names(subjects)
     try:
         infos = tuple(subject.load() for subject in subjects)
         outcomes = [o for subject in subjects for o in subject.run(checks, on_outcome) if o.asked]
@@ -295,6 +296,25 @@ def _closing(subject: Subject, checks: list[Check], on_outcome: OnOutcome) -> It
         yield from (o for o in subject.run(checks, on_outcome) if o.asked)
     finally:
         subject.close()
+
+
+def _each_once(targets: Iterable[AnyTarget]) -> list[AnyTarget]:
+    """Leave out what is named or given again; a target need not have a hash."""
+    return list({t if isinstance(t, str) else id(t): t for t in targets}.values())
+
+
+def _check_names(subjects: Sequence[Subject]) -> None:
+    names = [subject.name for subject in subjects]
+    for name in names:
+        if names.count(name) > 1:
+            raise ArgumentError(
+                format_error(
+                    "targets",
+                    got=f"{names.count(name)} targets of the name {name!r}",
+                    allowed="names that tell targets apart: outcomes are kept by them",
+                    fix='give them names: FunctionTarget(function, name="...")',
+                )
+            )
 
 
 def _cores() -> int:

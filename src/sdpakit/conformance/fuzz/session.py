@@ -21,6 +21,10 @@ from sdpakit.conformance.fuzz.search import Finding, Search, search
 from sdpakit.conformance.model import Case
 from sdpakit.errors import ArgumentError
 
+_GARBLED = (
+    "crash: the target wrote to a file descriptor that is not its own, that of the kit"
+    " (the case is not shrunk)"
+)
 LOAD_LIMIT = 120.0  # seconds until the first case, imports included
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -73,6 +77,9 @@ def fuzz(
             if message is None:
                 process.send_signal(signal.SIGABRT)
                 break
+            if "garbled" in message:
+                state.finding = Finding(_GARBLED, source)
+                return state
             if "refused" in message:
                 raise ArgumentError(message["refused"])
             state.tried, state.refused = message["tried"], message["of_them_refused"]
@@ -83,7 +90,8 @@ def fuzz(
             elif not ended and on_case is not None:
                 on_case(state)
         else:
-            process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it closed its pipe and lives on
+                process.wait(time_limit)
         if not ended:
             state.finding = Finding(_how_it_ended(process, time_limit, printed), source)
     return state
@@ -128,9 +136,18 @@ def _messages(answers: int, time_limit: float) -> Iterator[Mapping[str, Any] | N
             return
         *lines, unread = (unread + chunk).split(b"\n")
         for line in lines:
-            yield json.loads(line)
+            yield _message(line)
         # Its first case also compiles what all others share.
         last, limit = time.monotonic(), time_limit
+
+
+def _message(line: bytes) -> Mapping[str, Any]:
+    """Return what a line of the process says; one that is not from the search is a finding."""
+    with contextlib.suppress(ValueError):
+        found = json.loads(line)
+        if isinstance(found, dict) and not {"tried", "refused"}.isdisjoint(found):
+            return found
+    return {"garbled": True}
 
 
 def _how_it_ended(process: subprocess.Popen[bytes], time_limit: float, printed: IO[bytes]) -> str:

@@ -13,6 +13,7 @@ from sdpakit.conformance.contained import StepError, step
 from sdpakit.conformance.gradients.bounds import gradient_bounds
 from sdpakit.conformance.gradients.wanted import gradient_operands
 from sdpakit.conformance.inputs import Array
+from sdpakit.conformance.intake import as_array
 from sdpakit.conformance.judge import expected
 from sdpakit.conformance.model import Case, Outcome, Profile
 from sdpakit.conformance.target import Target
@@ -24,8 +25,8 @@ from sdpakit.reference.gradients import gradients
 def check_gradients(target: Target, case: Case) -> Outcome:
     """Judge the gradients of a target on a case.
 
-    The call is made twice: the first result is judged, the second must have its bits (DET-1), and
-    neither may write to an operand, `dout` included.
+    The call is made twice: the first result is judged, the second must have its bits (DET-1) in
+    memory of its own, and neither may write to an operand, `dout` included.
 
     Parameters
     ----------
@@ -93,18 +94,25 @@ def _call(
     first = step("the gradients", backward, **operands)
     if not isinstance(first, Mapping):
         return [Comparison(np.inf, f"gradients came as a {type(first).__name__}, not by name")]
+    first = step("reading what came back", _read, first)
     kept = Kept(first)
     found = compared(target, case, first, operands)
     if not case.heavy:
         again = step("the gradients", backward, **operands)
-        second = again if isinstance(again, Mapping) else {}
-        found.extend(
-            Comparison(np.inf, f"{name} has other bits in a second call")
-            for name, array in kept.results.items()
-            if not same_bits(array, second.get(name))
-        )
+        second = step("reading what came back", _read, again if isinstance(again, Mapping) else {})
+        for name, array in kept.results.items():
+            if not same_bits(array, second.get(name)):
+                found.append(Comparison(np.inf, f"{name} has other bits in a second call"))
+            elif array.size and np.may_share_memory(array, second[name]):
+                # Both calls are alike, so that the bits do not tell whether one wrote over another.
+                found.append(Comparison(np.inf, f"{name} of two calls is the same memory"))
     found.extend(Comparison(np.inf, text) for text in (*witness.complaints(), *kept.complaints()))
     return found
+
+
+def _read(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return gradients as NumPy arrays, those of another library too."""
+    return {name: as_array(array) for name, array in result.items()}
 
 
 def compared(
