@@ -369,7 +369,10 @@ def test_a_message_steers_no_terminal():
     [
         (run_of(), "Nothing was judged"),
         (run_of(targets=(TargetInfo("mine"),)), "mine: nothing judged"),
-        (run_of(outcome(CAUSAL, "refused", message="mine: no")), "mine: refused all 1"),
+        (
+            run_of(outcome(CAUSAL, "refused", message="mine: no")),
+            "mine: refused all 1, 1 of them by: mine: no",
+        ),
         (run_of(outcome("odd", "fail", target="")), "1 of 1 wrong"),
         (run_of(outcome(CAUSAL, "fail", message="long " * 10_000)), "more characters"),
     ],

@@ -105,7 +105,7 @@ def _refuse_nonsense(request: Request) -> None:
                 "sdpakit fuzz",
                 got="no package hypothesis",
                 allowed="hypothesis, which draws and shrinks the cases",
-                fix="pip install 'sdpakit[fuzz]'",
+                fix="python -m pip install hypothesis",
             )
         )
 

@@ -7,6 +7,7 @@ characters: a message must not be able to colour or clear the terminal.
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rich import box
@@ -281,6 +282,13 @@ def _shortened(text: str, room: int) -> str:
     return text if len(text) <= room else f"{text[:room]}... ({len(text) - room} more characters)"
 
 
+def _commonest_reason(run: Run, name: str) -> str:
+    """Return the reason that most refusals of a target give, and how many do."""
+    reasons = Counter(plain(o.message) for o in run.outcomes if o.target == name)
+    reason, times = reasons.most_common(1)[0]
+    return f"{times} of them by: {_shortened(reason, _LONGEST)}"
+
+
 def _verdicts(run: Run) -> Iterator[Text]:
     for name, tally in by_target(run).items():
         if not tally.total:
@@ -289,7 +297,8 @@ def _verdicts(run: Run) -> Iterator[Text]:
             text = f"{plain(name)}: {tally.wrong} of {tally.total} wrong"
             yield Text(text, style=_STYLES["fail"])
         elif tally.counts["refused"] == tally.total:
-            yield Text(f"{plain(name)}: refused all {tally.total}", style=_STYLES["refused"])
+            text = f"{plain(name)}: refused all {tally.total}, {_commonest_reason(run, name)}"
+            yield Text(text, style=_STYLES["refused"])
         else:
             kept = [f"{tally.counts[v]} {v}" for v in SHOWN if tally.counts[v]]
             yield Text(f"{plain(name)}: nothing wrong ({', '.join(kept)})", style=_STYLES["ok"])
