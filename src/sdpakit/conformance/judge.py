@@ -109,7 +109,7 @@ def _check_forward(target: Target, case: Case) -> Outcome:
         found = _call(target, case, spec, attention)
     except StepError as raised:
         return verdict_of(target, case, spec, raised)
-    return _summed_up(target, case, found, unjudged)
+    return summed_up(target, case, found, unjudged)
 
 
 def within(target: Target, case: Case) -> tuple[Case, tuple[str, ...]]:
@@ -170,12 +170,27 @@ def verdict_of(target: Target, case: Case, spec: AttentionSpec, raised: StepErro
     return Outcome(target.name, case.id, "refused", message=str(raised.error))
 
 
-def _summed_up(
-    target: Target, case: Case, found: Iterable[Comparison], unjudged: tuple[str, ...]
+def summed_up(
+    target: Target, case: Case, found: Iterable[Comparison], unjudged: tuple[str, ...] = ()
 ) -> Outcome:
+    """Return the outcome of what was compared and complained of.
+
+    Parameters
+    ----------
+    target, case
+        What was asked of whom.
+    found : iterable of Comparison
+        At least one.
+    unjudged : tuple of str
+        Outputs that the target does not give.
+
+    Returns
+    -------
+    Outcome
+        "fail" if any of them has a message, else "ok".
+    """
     parts = list(found)
-    worst = max(parts, key=lambda part: part.share)
-    compared = [part.worst for part in parts if part.worst is not None]
+    elements = [part.worst for part in parts if part.worst is not None]
     message = "; ".join(dict.fromkeys(part.message for part in parts if part.message))
     verdict: Verdict = "fail" if message else "ok"
     if message:
@@ -184,9 +199,9 @@ def _summed_up(
         target.name,
         case.id,
         verdict,
-        worst.share,
+        max(part.share for part in parts),
         message,
-        worst=max(compared, key=lambda one: one.share, default=None),
+        worst=max(elements, key=lambda one: one.share, default=None),
         unjudged=unjudged,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from sdpakit.conformance.gradients.bounds import gradient_bounds
 from sdpakit.conformance.gradients.wanted import gradient_operands
 from sdpakit.conformance.inputs import Array
 from sdpakit.conformance.intake import as_array
-from sdpakit.conformance.judge import expected
+from sdpakit.conformance.judge import expected, summed_up
 from sdpakit.conformance.model import Case, Outcome, Profile
 from sdpakit.conformance.target import Target
 from sdpakit.conformance.witness import Kept, Witness, same_bits
@@ -48,7 +48,7 @@ def check_gradients(target: Target, case: Case) -> Outcome:
         if isinstance(raised.error, UnsupportedSpecError):
             return Outcome(target.name, case.id, "refused", message=str(raised.error))
         return Outcome(target.name, case.id, "error", message=str(raised))
-    return _summed_up(target, case, found)
+    return summed_up(target, case, found)
 
 
 def expected_gradients(case: Case) -> dict[str, Array]:
@@ -152,20 +152,3 @@ def compared(
         if name not in dtypes
     )
     return found
-
-
-def _summed_up(target: Target, case: Case, found: Iterable[Comparison]) -> Outcome:
-    parts = list(found)
-    share = max(part.share for part in parts)
-    compared = [part.worst for part in parts if part.worst is not None]
-    message = "; ".join(dict.fromkeys(part.message for part in parts if part.message))
-    if message:
-        message = f"{message}\n  {case.id} ({', '.join(case.rules)}) catches: {case.catches}"
-    return Outcome(
-        target.name,
-        case.id,
-        "fail" if message else "ok",
-        share,
-        message,
-        worst=max(compared, key=lambda one: one.share, default=None),
-    )
