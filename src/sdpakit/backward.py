@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdpakit.arrays import export, numpy_dtype
-from sdpakit.binding import Arguments, Signature, bind_backward, bind_forward
+from sdpakit.binding import Arguments, bind_backward, bind_forward
 from sdpakit.compiler import loaded_code
 from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
+from sdpakit.kernel import LoadedCode, has_pairs
 
 if TYPE_CHECKING:
-    from sdpakit.backends.base import Artifact, BackwardLauncher, Call
-    from sdpakit.backends.selection import Choice
+    from sdpakit.backends.base import BackwardLauncher, Call
     from sdpakit.spec import AttentionSpec
 
 __all__ = ["BackwardKernel", "Gradients", "Saved", "compile_backward"]
@@ -115,50 +115,14 @@ def compile_backward(
     return BackwardKernel(signature, choice, loaded.artifact, loaded.launcher)
 
 
-class BackwardKernel:
+class BackwardKernel(LoadedCode):
     """Compiled gradients; made by `sdpakit.compile_backward`.
 
     May be called by any number of threads at once, and can be pickled like a `Kernel`.
-
-    Parameters
-    ----------
-    signature : Signature
-        What a call must give.
-    choice : Choice
-        Backend and reasons.
-    artifact : Artifact
-        Compiled code as data.
-    launcher : BackwardLauncher
-        Loaded code.
     """
 
-    __slots__ = ("_artifact", "_choice", "_launcher", "_signature")
-
-    def __init__(
-        self, signature: Signature, choice: Choice, artifact: Artifact, launcher: BackwardLauncher
-    ) -> None:
-        self._signature = signature
-        self._choice = choice
-        self._artifact = artifact
-        self._launcher = launcher
-
-    @property
-    def spec(self) -> AttentionSpec:
-        """The spec that was compiled."""
-        return self._signature.spec
-
-    @property
-    def backend(self) -> str:
-        """Name of the backend that compiled it."""
-        return self._choice.backend
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """The backend options that it was compiled with."""
-        return dict(self._choice.options)
-
-    def __repr__(self) -> str:
-        return f"<sdpakit.BackwardKernel on {self.backend} of {self.spec!r}>"
+    __slots__ = ()
+    _launcher: BackwardLauncher
 
     def __call__(
         self,
@@ -197,7 +161,7 @@ class BackwardKernel:
         bound = bind_backward(self._signature, self._arguments(q, k, v, operands), dout)
         call = bound.call
         rows = None if saved is None else self._checked(saved, call.call)
-        if _has_pairs(call.call):
+        if has_pairs(call.call):
             rows = self._launcher.forward(call.call) if rows is None else rows
             self._launcher(replace(call, saved=rows))
         return _named(bound.results())
@@ -224,7 +188,7 @@ class BackwardKernel:
         """
         bound = bind_forward(self._signature, self._arguments(q, k, v, operands))
         spec, call = self.spec, bound.call
-        if _has_pairs(call):
+        if has_pairs(call):
             rows = self._launcher.forward(call)
         else:  # EMPTY-1
             shape, dtype = call.q.shape[:3], numpy_dtype(spec.accum_dtype)
@@ -233,36 +197,6 @@ class BackwardKernel:
         if spec.layout == "bshd":
             out = np.ascontiguousarray(out.swapaxes(1, 2))
         return export(out, bound.namespace), Saved(self._artifact.key, rows)
-
-    def inspect(self, stage: str = "ir") -> str | bytes:
-        """Return the code of one stage.
-
-        Parameters
-        ----------
-        stage : str
-            Such as "ir", "llvm" or "asm"; which there are depends on the backend.
-
-        Returns
-        -------
-        str or bytes
-            Text of the stage, bytes where it is binary.
-
-        Raises
-        ------
-        ArgumentError
-            If the backend has no such stage; the message lists those it has.
-        """
-        stages = self._artifact.stages
-        if stage not in stages:
-            raise ArgumentError(
-                format_error(
-                    "stage",
-                    got=repr(stage),
-                    allowed=f"{', '.join(stages)} (backend {self.backend})",
-                    fix="name one of these, or compile for a backend that has the stage",
-                )
-            )
-        return stages[stage]
 
     def _arguments(self, q: Any, k: Any, v: Any, operands: Mapping[str, Any]) -> Arguments:
         for name in operands:
@@ -311,10 +245,6 @@ def _rounded(rows: Mapping[str, Array], spec: AttentionSpec) -> Array:
     if spec.empty_row == "nan":
         out[rows["l"] == 0] = np.nan
     return out
-
-
-def _has_pairs(call: Call) -> bool:
-    return 0 not in (*call.q.shape[:3], call.k.shape[2])
 
 
 def _named(found: Mapping[str, Any]) -> Gradients:

@@ -27,12 +27,8 @@ _EMPTY_ROW: dict[str, float] = {
 }
 
 
-class Kernel:
-    """Compiled attention; made by `sdpakit.compile`.
-
-    A kernel may be called by any number of threads at once. It can be pickled: what travels is the
-    spec, the name of the backend and the options, and the code is compiled again, or found in the
-    cache, on the other side.
+class LoadedCode:
+    """What a kernel and its backward have in common: spec, backend, options and code to look at.
 
     Parameters
     ----------
@@ -42,14 +38,14 @@ class Kernel:
         Backend and reasons.
     artifact : Artifact
         Compiled code as data.
-    launcher : Launcher
+    launcher : Launcher or BackwardLauncher
         Loaded code.
     """
 
     __slots__ = ("_artifact", "_choice", "_launcher", "_signature")
 
     def __init__(
-        self, signature: Signature, choice: Choice, artifact: Artifact, launcher: Launcher
+        self, signature: Signature, choice: Choice, artifact: Artifact, launcher: Any
     ) -> None:
         self._signature = signature
         self._choice = choice
@@ -72,7 +68,49 @@ class Kernel:
         return dict(self._choice.options)
 
     def __repr__(self) -> str:
-        return f"<sdpakit.Kernel on {self.backend} of {self.spec!r}>"
+        return f"<sdpakit.{type(self).__name__} on {self.backend} of {self.spec!r}>"
+
+    def inspect(self, stage: str = "ir") -> str | bytes:
+        """Return the code of one stage.
+
+        Parameters
+        ----------
+        stage : str
+            Such as "ir", "llvm" or "asm"; which there are depends on the backend.
+
+        Returns
+        -------
+        str or bytes
+            Text of the stage, bytes where it is binary.
+
+        Raises
+        ------
+        ArgumentError
+            If the backend has no such stage; the message lists those it has.
+        """
+        stages = self._artifact.stages
+        if stage not in stages:
+            raise ArgumentError(
+                format_error(
+                    "stage",
+                    got=repr(stage),
+                    allowed=f"{', '.join(stages)} (backend {self.backend})",
+                    fix="name one of these, or compile for a backend that has the stage",
+                )
+            )
+        return stages[stage]
+
+
+class Kernel(LoadedCode):
+    """Compiled attention; made by `sdpakit.compile`.
+
+    A kernel may be called by any number of threads at once. It can be pickled: what travels is the
+    spec, the name of the backend and the options, and the code is compiled again, or found in the
+    cache, on the other side.
+    """
+
+    __slots__ = ()
+    _launcher: Launcher
 
     def __call__(  # noqa: PLR0913 - the operands of attention, keyword-only, as in every other entry
         self,
@@ -194,38 +232,8 @@ class Kernel:
             ready = stand_ins(self._signature, batch, q_len, kv_len, arguments)
             call = bind(self._signature, ready, dry=True).call
         # A call without pairs is answered without the launcher, which knows none (SHAPE-4).
-        facts = self._launcher.explain(call if call is not None and _has_pairs(call) else None)
+        facts = self._launcher.explain(call if call is not None and has_pairs(call) else None)
         return explain_call(self._signature, self._choice, self._artifact, facts, call)
-
-    def inspect(self, stage: str = "ir") -> str | bytes:
-        """Return the code of one stage.
-
-        Parameters
-        ----------
-        stage : str
-            Such as "ir", "llvm" or "asm"; which there are depends on the backend.
-
-        Returns
-        -------
-        str or bytes
-            Text of the stage, bytes where it is binary.
-
-        Raises
-        ------
-        ArgumentError
-            If the backend has no such stage; the message lists those it has.
-        """
-        stages = self._artifact.stages
-        if stage not in stages:
-            raise ArgumentError(
-                format_error(
-                    "stage",
-                    got=repr(stage),
-                    allowed=f"{', '.join(stages)} (backend {self.backend})",
-                    fix="name one of these, or compile for a backend that has the stage",
-                )
-            )
-        return stages[stage]
 
     def _run(self, call: Call) -> None:
         if all(array.size == 0 for array in call.outputs.values()):
@@ -242,7 +250,19 @@ class Kernel:
         return AttentionOutput(results)
 
 
-def _has_pairs(call: Call) -> bool:
+def has_pairs(call: Call) -> bool:
+    """Return whether a call has a row and a key, so that there is something to compute.
+
+    Parameters
+    ----------
+    call : Call
+        Bound arguments.
+
+    Returns
+    -------
+    bool
+        False where SHAPE-4 or EMPTY-1 is the whole answer.
+    """
     batch, q_heads, q_len, _ = call.q.shape
     return 0 not in (batch, q_heads, q_len, call.k.shape[2])
 
