@@ -19,7 +19,6 @@ from sdpakit.expr.operands import Table, table_dtype
 from sdpakit.expr.scope import DENSE, Scope, tables_of
 from sdpakit.expr.trace import condition, trace_mask
 from sdpakit.expr.values import Value
-from sdpakit.logits import Alibi as Alibi  # some still ask for it here
 from sdpakit.plain_numbers import whole_number
 
 MAX_JOINS = 100

@@ -141,13 +141,13 @@ LOG2_E = 1.0 / LN2
 _I64 = ir.IntType(64)
 
 # Functions that only compiled code calls need no entries from Python, and no exceptions.
-_inner = njit(
+inner = njit(
     nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False
 )
 
 
 @intrinsic
-def _call(_typing: Any, address: Any, arguments: Any) -> Any:
+def call(_typing: Any, address: Any, arguments: Any) -> Any:
     """Call the function at `address` with a tuple of int64 and return its int64."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
@@ -160,7 +160,7 @@ def _call(_typing: Any, address: Any, arguments: Any) -> Any:
 
 
 @intrinsic
-def _fetch_add(_typing: Any, address: Any, amount: Any) -> Any:
+def fetch_add(_typing: Any, address: Any, amount: Any) -> Any:
     """Add to the int64 at `address` in one step and return what it was."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
@@ -187,7 +187,7 @@ def _prefetch(_typing: Any, address: Any) -> Any:
 
 
 @intrinsic
-def _get(_typing: Any, d: Any, field: Any) -> Any:
+def get(_typing: Any, d: Any, field: Any) -> Any:
     """Return a field of the descriptor at `d`."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
@@ -217,7 +217,7 @@ def _storer(element: Any) -> Any:
 
 
 @intrinsic
-def _float(_typing: Any, bits: Any) -> Any:
+def float_of(_typing: Any, bits: Any) -> Any:
     """Return the float64 of these bits."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
@@ -226,12 +226,12 @@ def _float(_typing: Any, bits: Any) -> Any:
     return types.float64(bits), generate
 
 
-_load_int: Callable[[int], int] = _loader(_I64, types.int64)
-_load_float32: Callable[[int], float] = _loader(ir.FloatType(), types.float64)
-_load_float64: Callable[[int], float] = _loader(ir.DoubleType(), types.float64)
-_store_int = _storer(_I64)
-_store_float32 = _storer(ir.FloatType())
-_store_float64 = _storer(ir.DoubleType())
+load_int: Callable[[int], int] = _loader(_I64, types.int64)
+load_float32: Callable[[int], float] = _loader(ir.FloatType(), types.float64)
+load_float64: Callable[[int], float] = _loader(ir.DoubleType(), types.float64)
+store_int = _storer(_I64)
+store_float32 = _storer(ir.FloatType())
+store_float64 = _storer(ir.DoubleType())
 
 
 class Item(NamedTuple):
@@ -247,136 +247,136 @@ class Item(NamedTuple):
     kv_len: int
 
 
-@_inner
+@inner
 def _load(address: int, element_bytes: int) -> float:
-    return _load_float32(address) if element_bytes == 4 else _load_float64(address)
+    return load_float32(address) if element_bytes == 4 else load_float64(address)
 
 
-@_inner
+@inner
 def _store(address: int, value: float, element_bytes: int) -> None:
     if element_bytes == 4:
-        _store_float32(address, value)
+        store_float32(address, value)
     else:
-        _store_float64(address, value)
+        store_float64(address, value)
 
 
-@_inner
+@inner
 def _item(d: int, number: int) -> Item:
     """Decode an item; the last rows come first, as they see most keys under a causal mask."""
-    rest, head_chunk = divmod(number, _get(d, HEAD_CHUNKS))
-    rest, kv_head = divmod(rest, _get(d, KV_HEADS))
-    chunk, b = divmod(rest, _get(d, BATCH))
-    row = (_get(d, ROW_CHUNKS) - 1 - chunk) * _get(d, CHUNK_ROWS)
-    q_rows = _load_int(_get(d, Q_LEN) + 8 * b) * _get(d, HEADS_AS_ROWS)
-    row_end = min(row + _get(d, CHUNK_ROWS), q_rows)
-    first = head_chunk * _get(d, CHUNK_HEADS)
-    heads = min(_get(d, CHUNK_HEADS), _get(d, GROUP) - first)
-    panels = max(0, (row_end - row + _get(d, WIDTH) - 1) // _get(d, WIDTH))
-    head = kv_head * _get(d, GROUP) + first
-    return Item(b, kv_head, head, heads, row, row_end, panels, _load_int(_get(d, KV_LEN) + 8 * b))
+    rest, head_chunk = divmod(number, get(d, HEAD_CHUNKS))
+    rest, kv_head = divmod(rest, get(d, KV_HEADS))
+    chunk, b = divmod(rest, get(d, BATCH))
+    row = (get(d, ROW_CHUNKS) - 1 - chunk) * get(d, CHUNK_ROWS)
+    q_rows = load_int(get(d, Q_LEN) + 8 * b) * get(d, HEADS_AS_ROWS)
+    row_end = min(row + get(d, CHUNK_ROWS), q_rows)
+    first = head_chunk * get(d, CHUNK_HEADS)
+    heads = min(get(d, CHUNK_HEADS), get(d, GROUP) - first)
+    panels = max(0, (row_end - row + get(d, WIDTH) - 1) // get(d, WIDTH))
+    head = kv_head * get(d, GROUP) + first
+    return Item(b, kv_head, head, heads, row, row_end, panels, load_int(get(d, KV_LEN) + 8 * b))
 
 
-@_inner
+@inner
 def _panel(d: int, item: Item, scratch: int, panel: int) -> Any:
     """Return address, head, first row and number of rows of a panel of the item."""
     head, block = divmod(panel, item.panels)
-    row = item.row + block * _get(d, WIDTH)
-    address = scratch + _get(d, PANELS_AT) + panel * _get(d, PANEL_BYTES)
-    return address, item.head + head, row, min(_get(d, WIDTH), item.row_end - row)
+    row = item.row + block * get(d, WIDTH)
+    address = scratch + get(d, PANELS_AT) + panel * get(d, PANEL_BYTES)
+    return address, item.head + head, row, min(get(d, WIDTH), item.row_end - row)
 
 
-@_inner
+@inner
 def _query_rows(d: int, panel: Any) -> Any:
     """Return first query row and number of query rows of a panel, as expressions see them."""
     _, _, row, rows = panel
-    return (row, rows) if _get(d, HEADS_AS_ROWS) == 1 else (0, 1)
+    return (row, rows) if get(d, HEADS_AS_ROWS) == 1 else (0, 1)
 
 
-@_inner
+@inner
 def _find_ranges(d: int, item: Item, panel: Any, ranges: int) -> None:
     """Store which keys some row of the panel may see, and which every row sees for certain."""
     row, rows = _query_rows(d, panel)
-    if _get(d, KEY_RANGES) == 0:
+    if get(d, KEY_RANGES) == 0:
         lo, hi, must_lo, must_hi = 0, item.kv_len, 0, item.kv_len
     else:
         box = (item.b, panel[1], row, row + rows - 1)
-        _call(_get(d, KEY_RANGES), (_get(d, CONTEXT), *box, ranges))
-        lo = max(0, _load_int(ranges))
-        hi = min(item.kv_len, _load_int(ranges + 8))
-        must_lo, must_hi = _load_int(ranges + 16), _load_int(ranges + 24)
-    _store_int(ranges, lo)
-    _store_int(ranges + 8, hi)
-    _store_int(ranges + 16, must_lo)
-    _store_int(ranges + 24, must_hi)
+        call(get(d, KEY_RANGES), (get(d, CONTEXT), *box, ranges))
+        lo = max(0, load_int(ranges))
+        hi = min(item.kv_len, load_int(ranges + 8))
+        must_lo, must_hi = load_int(ranges + 16), load_int(ranges + 24)
+    store_int(ranges, lo)
+    store_int(ranges + 8, hi)
+    store_int(ranges + 16, must_lo)
+    store_int(ranges + 24, must_hi)
 
 
-@_inner
+@inner
 def _rows_of_q(d: int, item: Item, panel: Any) -> int:
     """Return the address of the first row of q of a panel."""
     _, head, row, _ = panel
-    return _get(d, Q) + item.b * _get(d, Q_B) + head * _get(d, Q_H) + row * _get(d, Q_I)
+    return get(d, Q) + item.b * get(d, Q_B) + head * get(d, Q_H) + row * get(d, Q_I)
 
 
-@_inner
+@inner
 def _find_all_ranges(d: int, item: Item, scratch: int) -> Any:
     """Find the ranges of every panel; return the range of keys that any of them may see."""
     lo, hi = item.kv_len, 0
     for number in range(item.heads * item.panels):
         panel = _panel(d, item, scratch, number)
-        ranges = scratch + _get(d, RANGES_AT) + number * RANGE_BYTES
+        ranges = scratch + get(d, RANGES_AT) + number * RANGE_BYTES
         _find_ranges(d, item, panel, ranges)
-        if _load_int(ranges) < _load_int(ranges + 8):
-            lo = min(lo, _load_int(ranges))
-            hi = max(hi, _load_int(ranges + 8))
+        if load_int(ranges) < load_int(ranges + 8):
+            lo = min(lo, load_int(ranges))
+            hi = max(hi, load_int(ranges + 8))
     return lo, hi
 
 
-@_inner
+@inner
 def _open_panel(d: int, item: Item, panel: Any) -> None:
     """Pack the queries of a panel and start its state."""
     address, _, _, rows = panel
     source = _rows_of_q(d, item, panel)
-    _call(_get(d, PACK_Q), (source, _get(d, Q_I), _get(d, Q_D), rows, address, _get(d, Q_FACTOR)))
-    _call(_get(d, BEGIN), (address + _get(d, O_AT), address + _get(d, M_AT)))
+    call(get(d, PACK_Q), (source, get(d, Q_I), get(d, Q_D), rows, address, get(d, Q_FACTOR)))
+    call(get(d, BEGIN), (address + get(d, O_AT), address + get(d, M_AT)))
 
 
-@_inner
+@inner
 def _prefetch_rows(source: int, stride: int, rows: int, row_bytes: int) -> None:
     for row in range(rows):
         for at in range(0, row_bytes, CACHE_LINE):
             _prefetch(source + row * stride + at)
 
 
-@_inner
+@inner
 def _prefetch_keys(d: int, item: Item, j: int, end: int) -> None:
     """Fetch keys and values [j, end).
 
     Packing does nothing but wait for memory, the steps hardly touch it: so each step of a group
     fetches its share of the next group, whose packing then finds everything near.
     """
-    k = _get(d, K) + item.b * _get(d, K_B) + item.kv_head * _get(d, K_H) + j * _get(d, K_J)
-    v = _get(d, V) + item.b * _get(d, V_B) + item.kv_head * _get(d, V_H) + j * _get(d, V_J)
-    _prefetch_rows(k, _get(d, K_J), end - j, _get(d, K_ROW_BYTES))
-    _prefetch_rows(v, _get(d, V_J), end - j, _get(d, V_ROW_BYTES))
+    k = get(d, K) + item.b * get(d, K_B) + item.kv_head * get(d, K_H) + j * get(d, K_J)
+    v = get(d, V) + item.b * get(d, V_B) + item.kv_head * get(d, V_H) + j * get(d, V_J)
+    _prefetch_rows(k, get(d, K_J), end - j, get(d, K_ROW_BYTES))
+    _prefetch_rows(v, get(d, V_J), end - j, get(d, V_ROW_BYTES))
 
 
-@_inner
+@inner
 def _step_flags(d: int, item: Item, panel: Any, ranges: int, tile: int, n: int) -> Any:
     """Return flags and end of the step of a panel over keys [tile, tile + n); an end of 0: none."""
-    lo, hi = _load_int(ranges), _load_int(ranges + 8)
-    first = 0 if lo <= tile else (lo - tile) // _get(d, ROW_STEP) * _get(d, ROW_STEP)
+    lo, hi = load_int(ranges), load_int(ranges + 8)
+    first = 0 if lo <= tile else (lo - tile) // get(d, ROW_STEP) * get(d, ROW_STEP)
     end = min(n, hi - tile)
     if first >= end:
         return 0, 0
-    full = _load_int(ranges + 16) <= tile + first and tile + end <= _load_int(ranges + 24)
+    full = load_int(ranges + 16) <= tile + first and tile + end <= load_int(ranges + 24)
     flags = first << FIRST_SHIFT
     if full:
         return flags, end
-    if _get(d, TILE_CLASS) != 0:
+    if get(d, TILE_CLASS) != 0:
         row, rows = _query_rows(d, panel)
         rows_box = (item.b, panel[1], row, row + rows - 1)
-        box = (_get(d, CONTEXT), *rows_box, tile + first, tile + end - 1)
-        found = _call(_get(d, TILE_CLASS), box)
+        box = (get(d, CONTEXT), *rows_box, tile + first, tile + end - 1)
+        found = call(get(d, TILE_CLASS), box)
         if found & 1 == 0:  # no pair is attended
             return 0, 0
         if found & 2 == 0:  # every pair is attended
@@ -384,52 +384,52 @@ def _step_flags(d: int, item: Item, panel: Any, ranges: int, tile: int, n: int) 
     return flags | PARTIAL, end
 
 
-@_inner
+@inner
 def _pack_tile(d: int, item: Item, scratch: int, tile: int, n: int, pair: int) -> int:
     """Pack keys and values of a tile; return the flag of a value that is not finite."""
-    k = _get(d, K) + item.b * _get(d, K_B) + item.kv_head * _get(d, K_H) + tile * _get(d, K_J)
-    v = _get(d, V) + item.b * _get(d, V_B) + item.kv_head * _get(d, V_H) + tile * _get(d, V_J)
-    _call(_get(d, PACK_K), (k, _get(d, K_J), _get(d, K_D), n, pair))
-    staging = scratch + _get(d, STAGING_AT)
-    arguments = (v, _get(d, V_J), _get(d, V_D), n, pair + _get(d, V_IN_PAIR), staging)
-    return _call(_get(d, PACK_V), arguments) * NONFINITE_V
+    k = get(d, K) + item.b * get(d, K_B) + item.kv_head * get(d, K_H) + tile * get(d, K_J)
+    v = get(d, V) + item.b * get(d, V_B) + item.kv_head * get(d, V_H) + tile * get(d, V_J)
+    call(get(d, PACK_K), (k, get(d, K_J), get(d, K_D), n, pair))
+    staging = scratch + get(d, STAGING_AT)
+    arguments = (v, get(d, V_J), get(d, V_D), n, pair + get(d, V_IN_PAIR), staging)
+    return call(get(d, PACK_V), arguments) * NONFINITE_V
 
 
-@_inner
+@inner
 def _attend_tile(
     d: int, item: Item, scratch: int, panel: Any, ranges: int, tile: int, slot: int
 ) -> None:
     """Let a panel attend to the keys of a tile that it may see; pack the tile if nobody has."""
-    n = min(_get(d, BLOCK_KV), item.kv_len - tile)
+    n = min(get(d, BLOCK_KV), item.kv_len - tile)
     flags, end = _step_flags(d, item, panel, ranges, tile, n)
     if end == 0:
         return
-    pair = scratch + _get(d, PAIRS_AT) + slot * _get(d, PAIR_BYTES)
-    packed = scratch + _get(d, PACKED_AT) + 8 * slot
-    if _load_int(packed) < 0:
-        _store_int(packed, _pack_tile(d, item, scratch, tile, n, pair))
-    keys = (pair, pair + _get(d, V_IN_PAIR), end, tile, flags | _load_int(packed))
+    pair = scratch + get(d, PAIRS_AT) + slot * get(d, PAIR_BYTES)
+    packed = scratch + get(d, PACKED_AT) + 8 * slot
+    if load_int(packed) < 0:
+        store_int(packed, _pack_tile(d, item, scratch, tile, n, pair))
+    keys = (pair, pair + get(d, V_IN_PAIR), end, tile, flags | load_int(packed))
     address = panel[0]
-    state = (address, address + _get(d, O_AT), scratch + _get(d, P_AT), address + _get(d, M_AT))
+    state = (address, address + get(d, O_AT), scratch + get(d, P_AT), address + get(d, M_AT))
     rows_seen = _query_rows(d, panel)
-    _call(_get(d, STEP), (_get(d, CONTEXT), *keys, *state, item.b, panel[1], *rows_seen))
+    call(get(d, STEP), (get(d, CONTEXT), *keys, *state, item.b, panel[1], *rows_seen))
 
 
-@_inner
+@inner
 def _sink(d: int, b: int, head: int, row: int) -> float:
     """Return the sink of a row of the driver (SINK-1), -inf if there is none."""
-    if _get(d, SINK) == 0:
+    if get(d, SINK) == 0:
         return -math.inf
-    heads = _get(d, HEADS_AS_ROWS)
+    heads = get(d, HEADS_AS_ROWS)
     head = head if heads == 1 else head * heads + row
-    return _float(_call(_get(d, SINK), (_get(d, CONTEXT), b, head)))
+    return float_of(call(get(d, SINK), (get(d, CONTEXT), b, head)))
 
 
-@_inner
+@inner
 def _out_factor(d: int, m: float, total: float, sink: float) -> float:
     """Return 1 / denominator in units of 2**m, m in log2 units: EMPTY-1, and SINK-1 joins here."""
     if total == 0.0:
-        return _float(_get(d, EMPTY_FACTOR))
+        return float_of(get(d, EMPTY_FACTOR))
     if sink == -math.inf:
         return 1.0 / total
     if sink == math.inf:  # exp(inf - inf)
@@ -437,24 +437,24 @@ def _out_factor(d: int, m: float, total: float, sink: float) -> float:
     return 1.0 / (total + 2.0 ** (sink * LOG2_E - m))
 
 
-@_inner
+@inner
 def _put(d: int, field: int, b: int, head: int, row: int, value: float) -> None:
     """Store a statistic of a row, if it is wanted."""
-    if _get(d, field) != 0:
+    if get(d, field) != 0:
         address = (
-            _get(d, field)
-            + b * _get(d, field + 1)
-            + head * _get(d, field + 2)
-            + row * _get(d, field + 3)
+            get(d, field)
+            + b * get(d, field + 1)
+            + head * get(d, field + 2)
+            + row * get(d, field + 3)
         )
-        _store(address, value, _get(d, ELEMENT_BYTES))
+        _store(address, value, get(d, ELEMENT_BYTES))
 
 
-@_inner
+@inner
 def _put_statistics(d: int, b: int, head: int, row: int, state: int) -> None:
     """Store lse and STAT-1 of the row whose m lies at `state`; the sink is not in them (SINK-2)."""
-    element_bytes = _get(d, ELEMENT_BYTES)
-    total = _load(state + _get(d, L_AT) - _get(d, M_AT), element_bytes)
+    element_bytes = get(d, ELEMENT_BYTES)
+    total = _load(state + get(d, L_AT) - get(d, M_AT), element_bytes)
     if total == 0.0:  # EMPTY-1
         _put(d, LSE, b, head, row, -math.inf)
         _put(d, MAX_LOGIT, b, head, row, -math.inf)
@@ -464,43 +464,43 @@ def _put_statistics(d: int, b: int, head: int, row: int, state: int) -> None:
     m = _load(state, element_bytes) * M_UNIT
     log2_l = math.log2(total)
     _put(d, LSE, b, head, row, LN2 * (m + log2_l))
-    largest = _load(state + _get(d, TMAX_AT) - _get(d, M_AT), element_bytes)
+    largest = _load(state + get(d, TMAX_AT) - get(d, M_AT), element_bytes)
     if math.isnan(total):  # NUM-4: a NaN does not enter the running maximum
         largest = math.nan
-    _put(d, MAX_LOGIT, b, head, row, _float(_get(d, MAX_FACTOR)) * largest)
-    if _get(d, ENTROPY) != 0 or _get(d, SUM_P2) != 0:
-        e1 = _load(state + _get(d, E1_AT) - _get(d, M_AT), element_bytes)
-        p2 = _load(state + _get(d, P2_AT) - _get(d, M_AT), element_bytes)
+    _put(d, MAX_LOGIT, b, head, row, float_of(get(d, MAX_FACTOR)) * largest)
+    if get(d, ENTROPY) != 0 or get(d, SUM_P2) != 0:
+        e1 = _load(state + get(d, E1_AT) - get(d, M_AT), element_bytes)
+        p2 = _load(state + get(d, P2_AT) - get(d, M_AT), element_bytes)
         _put(d, ENTROPY, b, head, row, LN2 * (log2_l - e1 / total))
         _put(d, SUM_P2, b, head, row, p2 / (total * total))
 
 
-@_inner
+@inner
 def _close_panel(d: int, item: Item, scratch: int, panel: Any) -> None:
     """Turn the state of a panel into rows of the outputs."""
     address, head, row, rows = panel
-    element_bytes = _get(d, ELEMENT_BYTES)
-    factors = scratch + _get(d, FACTORS_AT)
-    wants_statistics = _get(d, LSE) | _get(d, MAX_LOGIT) | _get(d, ENTROPY) | _get(d, SUM_P2)
+    element_bytes = get(d, ELEMENT_BYTES)
+    factors = scratch + get(d, FACTORS_AT)
+    wants_statistics = get(d, LSE) | get(d, MAX_LOGIT) | get(d, ENTROPY) | get(d, SUM_P2)
     for lane in range(rows):
-        state = address + _get(d, M_AT) + lane * element_bytes
+        state = address + get(d, M_AT) + lane * element_bytes
         m = _load(state, element_bytes) * M_UNIT
-        total = _load(state + _get(d, L_AT) - _get(d, M_AT), element_bytes)
+        total = _load(state + get(d, L_AT) - get(d, M_AT), element_bytes)
         sink = _sink(d, item.b, head, row + lane)
         _store(factors + lane * element_bytes, _out_factor(d, m, total, sink), element_bytes)
         _put(d, ROW_M, item.b, head, row + lane, m / M_UNIT)
         _put(d, ROW_L, item.b, head, row + lane, total)
         if wants_statistics:
             _put_statistics(d, item.b, head, row + lane, state)
-    if _get(d, OUT) != 0:
-        out = _get(d, OUT) + item.b * _get(d, OUT_B) + head * _get(d, OUT_H) + row * _get(d, OUT_I)
-        _call(
-            _get(d, UNPACK_O),
-            (address + _get(d, O_AT), factors, out, _get(d, OUT_I), _get(d, OUT_D), rows),
+    if get(d, OUT) != 0:
+        out = get(d, OUT) + item.b * get(d, OUT_B) + head * get(d, OUT_H) + row * get(d, OUT_I)
+        call(
+            get(d, UNPACK_O),
+            (address + get(d, O_AT), factors, out, get(d, OUT_I), get(d, OUT_D), rows),
         )
 
 
-@_inner
+@inner
 def _run_group(d: int, item: Item, scratch: int, start: int, lo: int, hi: int) -> None:
     """Let the panels meet the tiles of a group from key `start`, one panel after another.
 
@@ -508,18 +508,18 @@ def _run_group(d: int, item: Item, scratch: int, start: int, lo: int, hi: int) -
     before the first group and closed after the last, so that reading q and writing out lie between
     products instead of waiting for memory together.
     """
-    block = _get(d, BLOCK_KV)
-    end = min(start + _get(d, TILE_GROUP) * block, hi)
+    block = get(d, BLOCK_KV)
+    end = min(start + get(d, TILE_GROUP) * block, hi)
     tiles = max(0, (end - start + block - 1) // block)
     for slot in range(tiles):
-        _store_int(scratch + _get(d, PACKED_AT) + 8 * slot, np.int64(-1))  # not packed yet
+        store_int(scratch + get(d, PACKED_AT) + 8 * slot, np.int64(-1))  # not packed yet
     panels = item.heads * item.panels
     later = end  # the next key to fetch for the next group
     stop = min(end + tiles * block, hi)
     share = (stop - later + panels * tiles - 1) // max(panels * tiles, 1)
     for number in range(panels):
         panel = _panel(d, item, scratch, number)
-        ranges = scratch + _get(d, RANGES_AT) + number * RANGE_BYTES
+        ranges = scratch + get(d, RANGES_AT) + number * RANGE_BYTES
         if start <= lo:
             _open_panel(d, item, panel)
         for slot in range(tiles):
@@ -531,15 +531,15 @@ def _run_group(d: int, item: Item, scratch: int, start: int, lo: int, hi: int) -
             _close_panel(d, item, scratch, panel)
 
 
-@_inner
+@inner
 def _run_item(d: int, number: int, scratch: int) -> None:
     item = _item(d, number)
     lo, hi = _find_all_ranges(d, item, scratch)
     hi = max(lo, hi)  # where no key is seen, one group whose tiles nobody meets writes the rows
-    start = lo // _get(d, BLOCK_KV) * _get(d, BLOCK_KV)
+    start = lo // get(d, BLOCK_KV) * get(d, BLOCK_KV)
     while True:
         _run_group(d, item, scratch, start, lo, hi)
-        start += _get(d, TILE_GROUP) * _get(d, BLOCK_KV)
+        start += get(d, TILE_GROUP) * get(d, BLOCK_KV)
         if start >= hi:
             return
 
@@ -547,11 +547,11 @@ def _run_item(d: int, number: int, scratch: int) -> None:
 def _work(d: int, scratch: int) -> None:
     """Take items of the call with the descriptor at `d` until none are left."""
     while True:
-        number = _fetch_add(d + 8 * NEXT_ITEM, 1)
-        if number >= _get(d, ITEMS):
+        number = fetch_add(d + 8 * NEXT_ITEM, 1)
+        if number >= get(d, ITEMS):
             return
         _run_item(d, number, scratch)
-        _fetch_add(d + 8 * DONE_ITEMS, 1)
+        fetch_add(d + 8 * DONE_ITEMS, 1)
 
 
 _SIGNATURE = types.void(types.int64, types.int64)

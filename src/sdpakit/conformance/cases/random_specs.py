@@ -11,8 +11,8 @@ from sdpakit.conformance.cases.make import ALL
 from sdpakit.conformance.inputs import Draw
 from sdpakit.conformance.model import Case, Shape
 from sdpakit.dtypes import FLOATS
+from sdpakit.logits import Alibi
 from sdpakit.masks import (
-    Alibi,
     Causal,
     Dense,
     Dilated,

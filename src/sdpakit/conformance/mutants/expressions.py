@@ -11,7 +11,8 @@ from sdpakit.conformance.inputs import Array
 from sdpakit.conformance.mutants.bases import Call, Plain, respec
 from sdpakit.conformance.mutants.model import Mutant, mutant
 from sdpakit.expr.nodes import Binary, Const, Expr, Index, Load, Select, Unary, postorder
-from sdpakit.masks import Alibi, Mask, Predicate
+from sdpakit.logits import Alibi
+from sdpakit.masks import Mask, Predicate
 from sdpakit.reference.expressions import Scope, param
 from sdpakit.reference.masks import offset
 from sdpakit.reference.operands import Operands

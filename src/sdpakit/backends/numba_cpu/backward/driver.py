@@ -18,18 +18,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from sdpakit.backends.numba_cpu.driver import (
-    _call,
-    _fetch_add,
-    _float,
-    _get,
-    _inner,
-    _load_float32,
-    _load_float64,
-    _load_int,
-    _store_float32,
-    _store_float64,
-    _store_int,
+    call,
     compiled,
+    fetch_add,
+    float_of,
+    get,
+    inner,
+    load_float32,
+    load_float64,
+    load_int,
+    store_float32,
+    store_float64,
+    store_int,
 )
 
 # Fields of the descriptor. X, X_B, X_H, X_I, X_D: address and byte strides of an array.
@@ -185,185 +185,185 @@ class Block(NamedTuple):
     kv_len: int
 
 
-@_inner
+@inner
 def _load(d: int, address: int) -> float:
-    return _load_float32(address) if _get(d, ELEMENT_BYTES) == 4 else _load_float64(address)
+    return load_float32(address) if get(d, ELEMENT_BYTES) == 4 else load_float64(address)
 
 
-@_inner
+@inner
 def _store(d: int, address: int, value: float) -> None:
-    if _get(d, ELEMENT_BYTES) == 4:
-        _store_float32(address, value)
+    if get(d, ELEMENT_BYTES) == 4:
+        store_float32(address, value)
     else:
-        _store_float64(address, value)
+        store_float64(address, value)
 
 
-@_inner
+@inner
 def _fill(d: int, address: int, value: float) -> None:
     """Store a value in a row of W."""
-    for lane in range(_get(d, WIDTH)):
-        _store(d, address + lane * _get(d, ELEMENT_BYTES), value)
+    for lane in range(get(d, WIDTH)):
+        _store(d, address + lane * get(d, ELEMENT_BYTES), value)
 
 
-@_inner
+@inner
 def _place(d: int, field: int, b: int, head: int, row: int) -> int:
     """Return the address of a row of an array."""
-    start = _get(d, field) + b * _get(d, field + 1) + head * _get(d, field + 2)
-    return start + row * _get(d, field + 3)
+    start = get(d, field) + b * get(d, field + 1) + head * get(d, field + 2)
+    return start + row * get(d, field + 3)
 
 
-@_inner
+@inner
 def _record(d: int, scratch: int, panel: int) -> int:
-    return scratch + _get(d, RECORDS_AT) + 8 * RECORD * panel
+    return scratch + get(d, RECORDS_AT) + 8 * RECORD * panel
 
 
-@_inner
+@inner
 def _panel(d: int, scratch: int, panel: int) -> int:
-    return scratch + _get(d, PANELS_AT) + _get(d, PANEL_BYTES) * panel
+    return scratch + get(d, PANELS_AT) + get(d, PANEL_BYTES) * panel
 
 
-@_inner
+@inner
 def _read(record: int, field: int) -> int:
-    return _load_int(record + 8 * field)
+    return load_int(record + 8 * field)
 
 
-@_inner
+@inner
 def _fill_factors(d: int, scratch: int) -> None:
     """Set the factors that are the same for all panels: of q, ones, of dQ."""
-    factors, row = scratch + _get(d, FACTORS_AT), _get(d, ROW_BYTES)
-    _fill(d, factors, _float(_get(d, Q_FACTOR)))
+    factors, row = scratch + get(d, FACTORS_AT), get(d, ROW_BYTES)
+    _fill(d, factors, float_of(get(d, Q_FACTOR)))
     _fill(d, factors + 2 * row, 1.0)
-    _fill(d, factors + 3 * row, _float(_get(d, DOT_FACTOR)))
+    _fill(d, factors + 3 * row, float_of(get(d, DOT_FACTOR)))
 
 
-@_inner
+@inner
 def _find_ranges(d: int, block: Block, record: int) -> None:
     """Record which keys some row of the panel may see, and which every row sees for certain."""
     row, rows = _read(record, ROW), _read(record, ROWS)
     lo, hi, must_lo, must_hi = 0, block.kv_len, 0, block.kv_len
-    if _get(d, KEY_RANGES) != 0:
+    if get(d, KEY_RANGES) != 0:
         box = (block.b, _read(record, HEAD), row, row + rows - 1)
-        _call(_get(d, KEY_RANGES), (_get(d, CONTEXT), *box, record))
+        call(get(d, KEY_RANGES), (get(d, CONTEXT), *box, record))
         lo, hi = max(0, _read(record, LO)), min(block.kv_len, _read(record, HI))
         must_lo, must_hi = _read(record, MUST_LO), _read(record, MUST_HI)
-    _store_int(record, lo)
-    _store_int(record + 8 * HI, hi)
-    _store_int(record + 8 * MUST_LO, must_lo)
-    _store_int(record + 8 * MUST_HI, must_hi)
+    store_int(record, lo)
+    store_int(record + 8 * HI, hi)
+    store_int(record + 8 * MUST_LO, must_lo)
+    store_int(record + 8 * MUST_HI, must_hi)
 
 
-@_inner
+@inner
 def _row_numbers(d: int, block: Block, scratch: int, record: int, address: int) -> None:
     """Bring maxima and 1 / l of the rows into the panel and the factors; zero past the last row."""
     head, row, rows = _read(record, HEAD), _read(record, ROW), _read(record, ROWS)
-    inverse = scratch + _get(d, FACTORS_AT) + _get(d, ROW_BYTES)
-    _fill(d, address + _get(d, BASE_AT), 0.0)
+    inverse = scratch + get(d, FACTORS_AT) + get(d, ROW_BYTES)
+    _fill(d, address + get(d, BASE_AT), 0.0)
     _fill(d, inverse, 0.0)
     for lane in range(rows):
-        at = lane * _get(d, ELEMENT_BYTES)
+        at = lane * get(d, ELEMENT_BYTES)
         base = _load(d, _place(d, BASE, block.b, head, row + lane))
-        _store(d, address + _get(d, BASE_AT) + at, base)
+        _store(d, address + get(d, BASE_AT) + at, base)
         _store(d, inverse + at, _load(d, _place(d, INVERSE, block.b, head, row + lane)))
 
 
-@_inner
+@inner
 def _pack_lanes(d: int, block: Block, scratch: int, record: int, address: int) -> None:
     """Pack q and dO / l as lanes, and make delta of dO / l."""
     head, row, rows = _read(record, HEAD), _read(record, ROW), _read(record, ROWS)
-    factors, step = scratch + _get(d, FACTORS_AT), _get(d, ROW_BYTES)
+    factors, step = scratch + get(d, FACTORS_AT), get(d, ROW_BYTES)
     q, do = _place(d, Q, block.b, head, row), _place(d, DO, block.b, head, row)
-    out, lanes = _place(d, OUT, block.b, head, row), scratch + _get(d, LANES_AT)
-    dot = address + _get(d, DOT_AT)
-    _call(_get(d, LANES_Q), (q, _get(d, Q_I), _get(d, Q_D), rows, address, factors))
-    _call(_get(d, LANES_DO), (do, _get(d, DO_I), _get(d, DO_D), rows, dot, factors + step))
+    out, lanes = _place(d, OUT, block.b, head, row), scratch + get(d, LANES_AT)
+    dot = address + get(d, DOT_AT)
+    call(get(d, LANES_Q), (q, get(d, Q_I), get(d, Q_D), rows, address, factors))
+    call(get(d, LANES_DO), (do, get(d, DO_I), get(d, DO_D), rows, dot, factors + step))
     ones = factors + 2 * step
-    _call(_get(d, LANES_OUT), (out, _get(d, OUT_I), _get(d, OUT_D), rows, lanes, ones))
-    _call(_get(d, DELTA), (dot, lanes, address + _get(d, DELTA_AT)))
+    call(get(d, LANES_OUT), (out, get(d, OUT_I), get(d, OUT_D), rows, lanes, ones))
+    call(get(d, DELTA), (dot, lanes, address + get(d, DELTA_AT)))
 
 
-@_inner
+@inner
 def _pack_factors(d: int, block: Block, scratch: int, record: int, address: int) -> None:
     """Pack q and dO / l as rows for the outer products; clear dQ."""
     head, row, rows = _read(record, HEAD), _read(record, ROW), _read(record, ROWS)
-    factors, step = scratch + _get(d, FACTORS_AT), _get(d, ROW_BYTES)
+    factors, step = scratch + get(d, FACTORS_AT), get(d, ROW_BYTES)
     q, do = _place(d, Q, block.b, head, row), _place(d, DO, block.b, head, row)
-    q_rows, do_rows = address + _get(d, Q_ROWS_AT), address + _get(d, DO_ROWS_AT)
+    q_rows, do_rows = address + get(d, Q_ROWS_AT), address + get(d, DO_ROWS_AT)
     ones = factors + 2 * step
-    bad_q = _call(_get(d, FACTORS_Q), (q, _get(d, Q_I), _get(d, Q_D), rows, q_rows, ones))
-    bad_do = _call(
-        _get(d, FACTORS_DO), (do, _get(d, DO_I), _get(d, DO_D), rows, do_rows, factors + step)
+    bad_q = call(get(d, FACTORS_Q), (q, get(d, Q_I), get(d, Q_D), rows, q_rows, ones))
+    bad_do = call(
+        get(d, FACTORS_DO), (do, get(d, DO_I), get(d, DO_D), rows, do_rows, factors + step)
     )
     flags = bad_q * NONFINITE_Q | bad_do * NONFINITE_DO | (bad_q | bad_do) * NONFINITE_ROWS
-    _store_int(record + 8 * FLAGS, flags)
-    _call(_get(d, CLEAR), (address + _get(d, DQT_AT), _get(d, DQT_BYTES)))
+    store_int(record + 8 * FLAGS, flags)
+    call(get(d, CLEAR), (address + get(d, DQT_AT), get(d, DQT_BYTES)))
 
 
-@_inner
+@inner
 def _open_panel(d: int, block: Block, scratch: int, number: int) -> None:
     record, address = _record(d, scratch, number), _panel(d, scratch, number)
-    in_group, row_panel = divmod(block.first + number, _get(d, ROW_PANELS))
-    row = row_panel * _get(d, WIDTH)
-    rows = min(_get(d, WIDTH), _load_int(_get(d, Q_LEN) + 8 * block.b) - row)
-    _store_int(record + 8 * HEAD, block.kv_head * _get(d, GROUP) + in_group)
-    _store_int(record + 8 * ROW, row)
-    _store_int(record + 8 * ROWS, rows)
-    _store_int(record + 8 * FLAGS, 0)
+    in_group, row_panel = divmod(block.first + number, get(d, ROW_PANELS))
+    row = row_panel * get(d, WIDTH)
+    rows = min(get(d, WIDTH), load_int(get(d, Q_LEN) + 8 * block.b) - row)
+    store_int(record + 8 * HEAD, block.kv_head * get(d, GROUP) + in_group)
+    store_int(record + 8 * ROW, row)
+    store_int(record + 8 * ROWS, rows)
+    store_int(record + 8 * FLAGS, 0)
     if rows <= 0:  # past the length of the batch entry (MASK-4): it sees no key
-        _store_int(record + 8 * LO, 0)
-        _store_int(record + 8 * HI, 0)
+        store_int(record + 8 * LO, 0)
+        store_int(record + 8 * HI, 0)
         return
     _find_ranges(d, block, record)
     if _read(record, LO) >= _read(record, HI):
         return
     _row_numbers(d, block, scratch, record, address)
     _pack_lanes(d, block, scratch, record, address)
-    if _get(d, IS_TABLES) == 0:
+    if get(d, IS_TABLES) == 0:
         _pack_factors(d, block, scratch, record, address)
 
 
-@_inner
+@inner
 def _find_step(d: int, block: Block, record: int, tile: int, n: int) -> int:
     """Record the step of a panel over keys [tile, tile + n); return 1 if there is one, else 0."""
-    lo, hi, step = _read(record, LO), _read(record, HI), _get(d, ROW_STEP)
+    lo, hi, step = _read(record, LO), _read(record, HI), get(d, ROW_STEP)
     first = 0 if lo <= tile else (lo - tile) // step * step
     end = min(n, hi - tile)
     flags = _read(record, FLAGS) & ~PARTIAL
     full = _read(record, MUST_LO) <= tile + first and tile + end <= _read(record, MUST_HI)
     if first < end and not full:
         flags |= PARTIAL
-        if _get(d, TILE_CLASS) != 0:
+        if get(d, TILE_CLASS) != 0:
             row = _read(record, ROW)
             rows = (block.b, _read(record, HEAD), row, row + _read(record, ROWS) - 1)
             keys = (tile + first, tile + end - 1)
-            found = _call(_get(d, TILE_CLASS), (_get(d, CONTEXT), *rows, *keys))
+            found = call(get(d, TILE_CLASS), (get(d, CONTEXT), *rows, *keys))
             if found & 1 == 0:  # no pair is attended
                 end = 0
             if found & 2 == 0:  # every pair is attended
                 flags &= ~PARTIAL
-    _store_int(record + 8 * FLAGS, flags)
-    _store_int(record + 8 * FIRST, first)
-    _store_int(record + 8 * END, end if first < end else 0)
+    store_int(record + 8 * FLAGS, flags)
+    store_int(record + 8 * FIRST, first)
+    store_int(record + 8 * END, end if first < end else 0)
     return 1 if first < end else 0
 
 
-@_inner
+@inner
 def _pack_tile(d: int, block: Block, scratch: int, tile: int, n: int) -> int:
     """Pack keys and values of a tile; return the flag of one that is not finite."""
-    address = scratch + _get(d, TILE_AT)
+    address = scratch + get(d, TILE_AT)
     k = _place(d, K, block.b, block.kv_head, tile)
     v = _place(d, V, block.b, block.kv_head, tile)
-    values = address + _get(d, V_ROWS_AT)
-    bad = _call(_get(d, ROWS_K), (k, _get(d, K_J), _get(d, K_D), n, address))
-    bad |= _call(_get(d, ROWS_V), (v, _get(d, V_J), _get(d, V_D), n, values))
-    if _get(d, IS_TABLES) == 0:
-        _call(_get(d, COLUMNS_K), (address, n, address + _get(d, K_COLUMNS_AT)))
+    values = address + get(d, V_ROWS_AT)
+    bad = call(get(d, ROWS_K), (k, get(d, K_J), get(d, K_D), n, address))
+    bad |= call(get(d, ROWS_V), (v, get(d, V_J), get(d, V_D), n, values))
+    if get(d, IS_TABLES) == 0:
+        call(get(d, COLUMNS_K), (address, n, address + get(d, K_COLUMNS_AT)))
     return bad * NONFINITE_KEYS
 
 
-@_inner
+@inner
 def _meet_tile(d: int, block: Block, scratch: int, tile: int) -> int:
     """Let the panels of a block meet a tile; return the flags of all, -1 if none sees a key."""
-    n = min(_get(d, BLOCK_KV), block.kv_len - tile)
+    n = min(get(d, BLOCK_KV), block.kv_len - tile)
     steps = 0
     for number in range(block.panels):
         steps += _find_step(d, block, _record(d, scratch, number), tile, n)
@@ -378,32 +378,32 @@ def _meet_tile(d: int, block: Block, scratch: int, tile: int) -> int:
             continue
         seen |= _read(record, FLAGS)
         flags = _read(record, FLAGS) & STEP_FLAGS | bad | _read(record, FIRST) << FIRST_SHIFT
-        pairs = scratch + _get(d, PAIRS_AT) + _get(d, PAIRS_BYTES) * number
-        memory = (scratch + _get(d, TILE_AT), _panel(d, scratch, number), pairs)
+        pairs = scratch + get(d, PAIRS_AT) + get(d, PAIRS_BYTES) * number
+        memory = (scratch + get(d, TILE_AT), _panel(d, scratch, number), pairs)
         rows = (block.b, _read(record, HEAD), _read(record, ROW), _read(record, ROWS))
         keys = (end, tile, flags)
-        staged = scratch + _get(d, STAGED_AT)
-        _call(_get(d, STEP), (_get(d, CONTEXT), *memory, staged, *keys, *rows, _get(d, SUMS)))
+        staged = scratch + get(d, STAGED_AT)
+        call(get(d, STEP), (get(d, CONTEXT), *memory, staged, *keys, *rows, get(d, SUMS)))
     return seen
 
 
-@_inner
+@inner
 def _sees(d: int, scratch: int, panel: int, group: int) -> bool:
     """Return whether the panel had a step over the keys of a register tile."""
-    record, key = _record(d, scratch, panel), group * _get(d, ROW_STEP)
+    record, key = _record(d, scratch, panel), group * get(d, ROW_STEP)
     return _read(record, FIRST) <= key < _read(record, END)
 
 
-@_inner
+@inner
 def _run_end(d: int, scratch: int, start: int, panels: int, group: int) -> int:
     """Return the end of the run of panels from `start` on that see a register tile."""
-    panels = min(panels, start + _get(d, RUN_PANELS))
+    panels = min(panels, start + get(d, RUN_PANELS))
     while start < panels and _sees(d, scratch, start, group):
         start += 1
     return start
 
 
-@_inner
+@inner
 def _alike(d: int, scratch: int, panels: int, group: int, other: int) -> bool:
     """Return whether the same panels see two register tiles."""
     for panel in range(panels):
@@ -412,7 +412,7 @@ def _alike(d: int, scratch: int, panels: int, group: int, other: int) -> bool:
     return True
 
 
-@_inner
+@inner
 def _all_see(d: int, scratch: int, panels: int, n: int) -> bool:
     """Return whether every panel had a step over all keys of a tile of n keys."""
     for panel in range(panels):
@@ -422,28 +422,28 @@ def _all_see(d: int, scratch: int, panels: int, n: int) -> bool:
     return True
 
 
-@_inner
+@inner
 def _add_run(d: int, scratch: int, sums: Any, groups: Any, run: Any, seen: int) -> None:
     """Add what a run of panels gives to dK and dV of the keys of some register tiles."""
-    shift, count = groups[0] * _get(d, ROW_STEP), groups[1] - groups[0]
-    dk = sums[0] + shift * _get(d, DK_ROW)
-    dv = sums[1] + shift * _get(d, DV_ROW)
+    shift, count = groups[0] * get(d, ROW_STEP), groups[1] - groups[0]
+    dk = sums[0] + shift * get(d, DK_ROW)
+    dv = sums[1] + shift * get(d, DV_ROW)
     first, panels = run[0], run[1] - run[0]
-    address, step, pairs = _panel(d, scratch, first), _get(d, PANEL_BYTES), _get(d, PAIRS_BYTES)
-    weights = scratch + _get(d, PAIRS_AT) + pairs * first + shift * _get(d, ROW_BYTES)
-    slopes = weights + _get(d, SLOPES_AT)
-    right = (address + _get(d, DO_ROWS_AT), step)
-    how = (_get(d, DV_BLOCKS), count, panels, seen & NONFINITE_DO)
-    _call(_get(d, OUTER), (weights, pairs, *right, dv, _get(d, DV_ROW), *how))
-    right = (address + _get(d, Q_ROWS_AT), step)
-    how = (_get(d, DK_BLOCKS), count, panels, seen & NONFINITE_Q)
-    _call(_get(d, OUTER), (slopes, pairs, *right, dk, _get(d, DK_ROW), *how))
+    address, step, pairs = _panel(d, scratch, first), get(d, PANEL_BYTES), get(d, PAIRS_BYTES)
+    weights = scratch + get(d, PAIRS_AT) + pairs * first + shift * get(d, ROW_BYTES)
+    slopes = weights + get(d, SLOPES_AT)
+    right = (address + get(d, DO_ROWS_AT), step)
+    how = (get(d, DV_BLOCKS), count, panels, seen & NONFINITE_DO)
+    call(get(d, OUTER), (weights, pairs, *right, dv, get(d, DV_ROW), *how))
+    right = (address + get(d, Q_ROWS_AT), step)
+    how = (get(d, DK_BLOCKS), count, panels, seen & NONFINITE_Q)
+    call(get(d, OUTER), (slopes, pairs, *right, dk, get(d, DK_ROW), *how))
 
 
-@_inner
+@inner
 def _add_tile(d: int, block: Block, scratch: int, sums: Any, n: int, seen: int) -> None:
     """Add what a block gives to dK and dV of a tile of n keys."""
-    total = (n + _get(d, ROW_STEP) - 1) // _get(d, ROW_STEP)
+    total = (n + get(d, ROW_STEP) - 1) // get(d, ROW_STEP)
     whole = _all_see(d, scratch, block.panels, n)
     group = 0
     while group < total:
@@ -459,100 +459,100 @@ def _add_tile(d: int, block: Block, scratch: int, sums: Any, n: int, seen: int) 
         group = end
 
 
-@_inner
+@inner
 def _wait(d: int, place: int, turn: int) -> None:
     """Return when the number at `place` is `turn`."""
     spins = 0
-    while _fetch_add(place, 0) != turn:
+    while fetch_add(place, 0) != turn:
         spins += 1
-        if spins % SPINS == 0 and _get(d, YIELD) != 0:
-            _call(_get(d, YIELD), (0,))
+        if spins % SPINS == 0 and get(d, YIELD) != 0:
+            call(get(d, YIELD), (0,))
 
 
-@_inner
+@inner
 def _finish_tile(d: int, block: Block, sums: Any, tile: int, n: int) -> None:
     """Write dK and dV of a tile, to which every item has added."""
     dk = _place(d, DK, block.b, block.kv_head, tile)
     dv = _place(d, DV, block.b, block.kv_head, tile)
-    factor, one = _get(d, DOT_FACTOR), 0x3FF0000000000000  # the bits of 1.0
-    _call(_get(d, SUMS_K), (sums[0], dk, _get(d, DK_J), _get(d, DK_D), n, factor))
-    _call(_get(d, SUMS_V), (sums[1], dv, _get(d, DV_J), _get(d, DV_D), n, one))
+    factor, one = get(d, DOT_FACTOR), 0x3FF0000000000000  # the bits of 1.0
+    call(get(d, SUMS_K), (sums[0], dk, get(d, DK_J), get(d, DK_D), n, factor))
+    call(get(d, SUMS_V), (sums[1], dv, get(d, DV_J), get(d, DV_D), n, one))
 
 
-@_inner
+@inner
 def _close_panel(d: int, block: Block, scratch: int, number: int) -> None:
     """Write dQ of a panel, if it saw keys; it is zero otherwise, and was so before."""
     record = _record(d, scratch, number)
     if _read(record, LO) >= _read(record, HI):
         return
     dq = _place(d, DQ, block.b, _read(record, HEAD), _read(record, ROW))
-    factors = scratch + _get(d, FACTORS_AT) + 3 * _get(d, ROW_BYTES)
-    sums = _panel(d, scratch, number) + _get(d, DQT_AT)
-    _call(_get(d, UNPACK), (sums, factors, dq, _get(d, DQ_I), _get(d, DQ_D), _read(record, ROWS)))
+    factors = scratch + get(d, FACTORS_AT) + 3 * get(d, ROW_BYTES)
+    sums = _panel(d, scratch, number) + get(d, DQT_AT)
+    call(get(d, UNPACK), (sums, factors, dq, get(d, DQ_I), get(d, DQ_D), _read(record, ROWS)))
 
 
-@_inner
+@inner
 def _run_item(d: int, number: int, scratch: int) -> None:
     """Run a block; the last rows come first, as they see most keys under a causal mask."""
-    turn, unit = divmod(number, _get(d, BATCH) * _get(d, KV_HEADS))
-    b, kv_head = divmod(unit, _get(d, KV_HEADS))
-    first = (_get(d, SEQUENCE) - 1 - turn) * _get(d, PANELS)
-    panels = min(_get(d, PANELS), _get(d, GROUP) * _get(d, ROW_PANELS) - first)
-    block = Block(b, kv_head, first, panels, _load_int(_get(d, KV_LEN) + 8 * b))
+    turn, unit = divmod(number, get(d, BATCH) * get(d, KV_HEADS))
+    b, kv_head = divmod(unit, get(d, KV_HEADS))
+    first = (get(d, SEQUENCE) - 1 - turn) * get(d, PANELS)
+    panels = min(get(d, PANELS), get(d, GROUP) * get(d, ROW_PANELS) - first)
+    block = Block(b, kv_head, first, panels, load_int(get(d, KV_LEN) + 8 * b))
     for panel in range(panels):
         _open_panel(d, block, scratch, panel)
-    for index in range(_get(d, TILES)):
-        tile = index * _get(d, BLOCK_KV)
+    for index in range(get(d, TILES)):
+        tile = index * get(d, BLOCK_KV)
         seen = _meet_tile(d, block, scratch, tile)
-        row = unit * _get(d, SUM_ROWS) + tile
+        row = unit * get(d, SUM_ROWS) + tile
         sums = (
-            _get(d, DK_SUMS) + row * _get(d, DK_ROW),
-            _get(d, DV_SUMS) + row * _get(d, DV_ROW),
+            get(d, DK_SUMS) + row * get(d, DK_ROW),
+            get(d, DV_SUMS) + row * get(d, DV_ROW),
         )
-        place = _get(d, PROGRESS) + 8 * (unit * _get(d, TILES) + index)
+        place = get(d, PROGRESS) + 8 * (unit * get(d, TILES) + index)
         _wait(d, place, turn)
         if turn == 0:
-            _call(_get(d, CLEAR), (sums[0], _get(d, BLOCK_KV) * _get(d, DK_ROW)))
-            _call(_get(d, CLEAR), (sums[1], _get(d, BLOCK_KV) * _get(d, DV_ROW)))
-        n = min(_get(d, BLOCK_KV), block.kv_len - tile)
+            call(get(d, CLEAR), (sums[0], get(d, BLOCK_KV) * get(d, DK_ROW)))
+            call(get(d, CLEAR), (sums[1], get(d, BLOCK_KV) * get(d, DV_ROW)))
+        n = min(get(d, BLOCK_KV), block.kv_len - tile)
         if seen >= 0:
             _add_tile(d, block, scratch, sums, n, seen)
-        if turn == _get(d, SEQUENCE) - 1 and n > 0:
+        if turn == get(d, SEQUENCE) - 1 and n > 0:
             _finish_tile(d, block, sums, tile, n)
-        _fetch_add(place, 1)
+        fetch_add(place, 1)
     for panel in range(panels):
         _close_panel(d, block, scratch, panel)
 
 
-@_inner
+@inner
 def _run_head(d: int, b: int, head: int, only: int, scratch: int) -> None:
     """Sum the gradients of tables over the rows of a head, or over one block of them."""
-    kv_head, in_group = divmod(head, _get(d, GROUP))
-    kv_len = _load_int(_get(d, KV_LEN) + 8 * b)
-    row_panels = _get(d, ROW_PANELS)
-    for start in range(0, row_panels, _get(d, PANELS)):
-        if only >= 0 and start != only * _get(d, PANELS):
+    kv_head, in_group = divmod(head, get(d, GROUP))
+    kv_len = load_int(get(d, KV_LEN) + 8 * b)
+    row_panels = get(d, ROW_PANELS)
+    for start in range(0, row_panels, get(d, PANELS)):
+        if only >= 0 and start != only * get(d, PANELS):
             continue
-        panels = min(_get(d, PANELS), row_panels - start)
+        panels = min(get(d, PANELS), row_panels - start)
         block = Block(b, kv_head, in_group * row_panels + start, panels, kv_len)
         for panel in range(panels):
             _open_panel(d, block, scratch, panel)
-        for tile in range(0, kv_len, _get(d, BLOCK_KV)):
+        for tile in range(0, kv_len, get(d, BLOCK_KV)):
             _meet_tile(d, block, scratch, tile)
 
 
-@_inner
+@inner
 def _run_tables(d: int, number: int, scratch: int) -> None:
     """Run an item of the tables: all pairs that share elements, in one order."""
-    blocks = (_get(d, ROW_PANELS) + _get(d, PANELS) - 1) // _get(d, PANELS)
+    blocks = (get(d, ROW_PANELS) + get(d, PANELS) - 1) // get(d, PANELS)
     only = -1
-    if _get(d, OWN_Q) == 1:
+    if get(d, OWN_Q) == 1:
         number, only = divmod(number, blocks)
-    head, head_end = 0, _get(d, Q_HEADS)
-    if _get(d, OWN_H) == 1:
-        number, head = divmod(number, _get(d, Q_HEADS))
+    head, head_end = 0, get(d, Q_HEADS)
+    if get(d, OWN_H) == 1:
+        number, head = divmod(number, get(d, Q_HEADS))
         head_end = head + 1
-    b_first, b_end = (number, number + 1) if _get(d, OWN_B) == 1 else (0, _get(d, BATCH))
+    b_first, b_end = (number, number + 1) if get(d, OWN_B) == 1 else (0, get(d, BATCH))
     for b in range(b_first, b_end):
         for h in range(head, head_end):
             _run_head(d, b, h, only, scratch)
@@ -564,15 +564,15 @@ def _work_backward(d: int, scratch: int) -> None:
     Whoever gets none leaves the scratch alone: it may be that of another call by then.
     """
     while True:
-        number = _fetch_add(d + 8 * NEXT_ITEM, 1)
-        if number >= _get(d, ITEMS):
+        number = fetch_add(d + 8 * NEXT_ITEM, 1)
+        if number >= get(d, ITEMS):
             return
         _fill_factors(d, scratch)
-        if _get(d, IS_TABLES) == 1:
+        if get(d, IS_TABLES) == 1:
             _run_tables(d, number, scratch)
         else:
             _run_item(d, number, scratch)
-        _fetch_add(d + 8 * DONE_ITEMS, 1)
+        fetch_add(d + 8 * DONE_ITEMS, 1)
 
 
 @functools.cache
