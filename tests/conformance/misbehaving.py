@@ -64,6 +64,7 @@ class WritesEverywhere(AtBottomRight):
         for descriptor in range(3, 20):
             with contextlib.suppress(OSError):
                 os.write(descriptor, b"not for you\n")
+        time.sleep(60)  # until it is noticed, so that one call does it
 
 
 class LeavesWithPolitesse(AtBottomRight):

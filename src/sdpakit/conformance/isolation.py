@@ -99,6 +99,7 @@ class Isolated:
         self._case = case
         if not self._is_loading:
             self._count_from_now()
+            self._forget_what_was_printed()
         self._send(case)
 
     def poll(self) -> Outcome | None:
@@ -175,7 +176,10 @@ class Isolated:
     def _count_from_now(self) -> None:
         self._began = time.monotonic()
         self._limit = self._time_limit * (FIRST_CASE if self._is_fresh else 1.0)
-        # What earlier cases printed is no concern of this one. The worker shares the position.
+
+    def _forget_what_was_printed(self) -> None:
+        """Let no earlier case speak for the next; not while the process may be at work on that."""
+        # The worker shares the position.
         os.ftruncate(self._printed.fileno(), 0)
         os.lseek(self._printed.fileno(), 0, os.SEEK_SET)
 
