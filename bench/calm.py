@@ -1,48 +1,41 @@
 """Whether neighbours slow this core down, told by a probe that is not what is measured.
 
 Two hardware threads share the units of a core, and on a virtual machine the other one may belong to
-a stranger. Nothing in the accounts of the system shows it: a loop of the interpreter, which keeps a
-core issuing as fast as it can, takes nearly twice as long.
+a stranger. Nothing in the accounts of the system shows it. What shows it is how much a core issues
+at once: four chains of operations take as long as one chain while the core is alone, and up to
+twice as long while it gives every other cycle to somebody else. Both are timed here, a moment
+apart, so the clock of the core cancels, and no quiet time is needed to know what is normal.
 """
 
 from __future__ import annotations
 
-import bisect
 import time
 
-# A probe that takes so many times as long as on a core without company had some. Alone it varies by
-# a few hundredths, with company it takes 1.6 to 2 times as long.
+from bench.native import NativeFunction, chain_loop
+
+# Alone a probe reads 1.00 to 1.05; with company, by what that does, 1.2 to 2.
 SLOWDOWN_LIMIT = 1.15
-# Wide vectors lower the clock of some processors, and it takes a moment to come back.
-CLOCK_SECONDS = 0.003
 WAIT_SECONDS = 1.0
-_PROBE = range(15_000)
+_CHAINS = 4  # the least that cores of today issue in a cycle
+_PASSES = 2_500  # some tens of microseconds
 
 
 class Probe:
-    """A short loop and how long it takes here when the core is alone."""
+    """Times four chains beside one chain."""
 
     def __init__(self) -> None:
-        self._seconds: list[float] = []
-        for _ in range(50):
-            self.slowdown()
+        self._one, self._four = chain_loop(1), chain_loop(_CHAINS)
+        self.slowdown()
 
     def slowdown(self) -> float:
-        """Run the probe; return its processor time over that of a core without company.
+        """Return how many times longer four chains take than one.
 
-        That is the fastest twentieth of all readings: the clock of a virtual machine has now and
-        then been seen to lose one.
+        Of one chain the shorter of two times counts: a timer's interrupt falls into it now and
+        then. One in the four chains passes for company.
         """
-        start = time.thread_time()
-        sum(_PROBE)
-        taken = max(time.thread_time() - start, 1e-9)
-        bisect.insort(self._seconds, taken)
-        return taken / self._seconds[len(self._seconds) // 20]
-
-    def after(self) -> float:
-        """Return the slowdown behind a sample, once the clock has come back from wide vectors."""
-        time.sleep(CLOCK_SECONDS)
-        return min(self.slowdown(), self.slowdown())
+        before = _seconds(self._one)
+        four = _seconds(self._four)
+        return four / min(before, _seconds(self._one))
 
     def wait(self) -> float:
         """Run the probe until it has no company, for a while at most; return the last slowdown."""
@@ -50,3 +43,9 @@ class Probe:
         while (slowdown := self.slowdown()) > SLOWDOWN_LIMIT and time.perf_counter() < end:
             time.sleep(0.002)
         return slowdown
+
+
+def _seconds(loop: NativeFunction) -> float:
+    start = time.perf_counter()
+    loop(_PASSES)
+    return time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""Machine code for the ceilings: two loops as LLVM text, compiled for the host by llvmlite.
+"""Machine code for ceilings and probe: loops as LLVM text, compiled for the host by llvmlite.
 
 The loops are written by hand, and not through Numba, so that a ceiling shows what the processor can
 do and not what a loop optimiser made of it.
@@ -195,3 +195,49 @@ exit:
 """
     signature = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
     return _compile(text, "read_loop", signature)
+
+
+def chain_loop(chains: int, steps: int = 64) -> NativeFunction:
+    """Compile a loop of integer operations in some chains that do not depend on each other.
+
+    Each operation takes one cycle and needs the one before: so one chain takes a cycle a step on
+    every core, and more take no longer as long as the core can issue one of each in a cycle.
+
+    Parameters
+    ----------
+    chains : int
+        How many operations may go on at once.
+    steps : int
+        Operations of every chain in one pass of the loop; even.
+
+    Returns
+    -------
+    NativeFunction
+        `f(n)` runs n passes.
+    """
+    names = range(chains)
+    heads = [f"  %c{c}_0 = phi i64 [ {c}, %entry ], [ %c{c}_{steps}, %loop ]" for c in names]
+    # An addition and an exclusive or by turns: neither LLVM nor the core can put two in one.
+    body = [
+        f"  %c{c}_{s + 1} = {'xor' if s % 2 else 'add'} i64 %c{c}_{s}, %n"
+        for s in range(steps)
+        for c in names
+    ]
+    sums = [f"  %s{c} = xor i64 {f'%s{c - 1}' if c else '0'}, %c{c}_{steps}" for c in names]
+    text = f"""
+define i64 @chain_loop(i64 %n) nounwind {{
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i_next, %loop ]
+{chr(10).join(heads)}
+{chr(10).join(body)}
+  %i_next = add i64 %i, 1
+  %more = icmp ult i64 %i_next, %n
+  br i1 %more, label %loop, label %exit
+exit:
+{chr(10).join(sums)}
+  ret i64 %s{chains - 1}
+}}
+"""
+    return _compile(text, "chain_loop", ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64))

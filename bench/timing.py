@@ -53,7 +53,7 @@ class Sample:
     stolen : float or None
         The same for time that a hypervisor gave to other machines.
     slowdown : float
-        How many times its best the probe of `calm.py` took, the worse of before and after.
+        What the probe of `calm.py` read, the worse of before and after; 1 = the core is alone.
     """
 
     round: int
@@ -232,7 +232,7 @@ def _sample(
     for _ in range(count):
         call()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    slowdown = max(slowdown, probe.after())
+    slowdown = max(slowdown, probe.slowdown())
     if busy is None or stolen is None:
         return Sample(number, count, wall / count, cpu / count, None, None, slowdown)
     busy_after, stolen_after = _machine_seconds()

@@ -7,7 +7,7 @@ class Alone:
     def wait(self):
         return 1.0
 
-    after = wait
+    slowdown = wait
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from bench.ceilings import CeilingCache, aligned, fma_ceiling, read_ceiling
-from bench.native import fma_loop, read_loop, vector_bytes
+from bench.native import chain_loop, fma_loop, read_loop, vector_bytes
 from bench.workloads import select
 
 
@@ -43,3 +43,13 @@ def test_half_types_share_the_ceiling_of_float32():
     cache = CeilingCache(1)
     assert cache.of(f32) is cache.of(bf16)
     assert cache.of(f64).dtype == "float64"
+
+
+@pytest.mark.parametrize("chains", [1, 4])
+def test_the_chains_of_the_probe_do_every_step(chains):
+    passes, steps, total = 3, 6, 0
+    for value in range(chains):
+        for _ in range(passes * steps // 2):
+            value = (value + passes) ^ passes
+        total ^= value
+    assert chain_loop(chains, steps)(passes) == total

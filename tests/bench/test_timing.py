@@ -92,7 +92,7 @@ def test_ratios_take_rounds_in_which_neither_was_disturbed():
 
 
 def test_rounds_go_on_while_neighbours_disturb(monkeypatch, alone):
-    monkeypatch.setattr(alone, "after", lambda self: 1.7)
+    monkeypatch.setattr(alone, "slowdown", lambda self: 1.7)
     samples = measure({"call": lambda: None}, Plan(rounds=4, sample_seconds=1e-9))
     assert len(samples["call"]) == 4 * PATIENCE
     assert {s.slowdown for s in samples["call"]} == {1.7}
