@@ -21,7 +21,8 @@ def merge(*states: Any, layout: str = "bhsd") -> AttentionOutput:
     """Return attention over the union of disjoint sets of keys (MERGE-1).
 
     With m the largest lse of a row and w_s = exp(lse_s - m), the merged row is
-    sum_s w_s out_s / sum_s w_s and its lse is m + log(sum_s w_s). The empty state (out 0, lse -inf)
+    sum_s (w_s / sum_t w_t) out_s, within the least and the largest of its states, and its lse is
+    m + log(sum_s w_s). The empty state (out 0, lse -inf)
     changes nothing, not one bit; two states may come in either order; more may be merged in any
     grouping, within rounding.
 
@@ -80,23 +81,44 @@ def _merged(pairs: Sequence[tuple[Array, Array]], layout: str) -> tuple[Array, A
         m = np.max(np.stack([lse for _, lse in pairs]), axis=0)  # NaN if any is
         # NUM-2: nothing is subtracted from -inf; a row that is +inf somewhere is NaN (NUM-4).
         base = np.where(np.isneginf(m), 0.0, np.where(np.isposinf(m), np.nan, m)).astype(accum)
-        total = np.zeros(m.shape, accum)
-        out = np.zeros(pairs[0][0].shape, accum)
-        for part, lse in pairs:
-            weight = np.exp(lse - base)
-            total += weight
-            share = _beside(weight, layout)
-            # MASK-3: a state without a key has no value either, whatever it holds.
-            out += np.where(share == 0.0, _nothing(part, lse, layout), share * part.astype(accum))
+        weights = [np.exp(lse - base) for _, lse in pairs]
+        total = np.sum(np.stack(weights), axis=0)
         empty = total == 0.0
-        out /= _beside(np.where(empty, 1.0, total).astype(accum), layout)
-        return out, np.where(empty, -np.inf, base + np.log(total)).astype(accum)
+        divisor = np.where(empty, 1.0, total).astype(accum)
+        shares = [_beside(weight / divisor, layout) for weight in weights]
+        out = _mean(pairs, shares, layout)
+        # MERGE-1: an lse of -0 keeps its sign where nothing is added to it.
+        lse = np.where(total == 1.0, base, base + np.log(total))
+    return np.where(_beside(empty, layout), 0.0, out).astype(accum), np.where(
+        empty, -np.inf, lse
+    ).astype(accum)
 
 
-def _nothing(part: Array, lse: Array, layout: str) -> Array:
-    """Return 0 where a state is empty, and what an underflowed weight makes of its values else."""
-    empty = _beside(np.isneginf(lse), layout)
-    return np.where(empty, 0.0, part.astype(lse.dtype) * 0.0).astype(lse.dtype)
+def _mean(pairs: Sequence[tuple[Array, Array]], shares: Sequence[Array], layout: str) -> Array:
+    """Return the mean of the states by their shares, which add up to 1 within rounding.
+
+    Shares, not weights to be divided by later, for a sum of weighted values may overflow where
+    their mean does not. Shares that add up to a little more than 1 could still take the mean of
+    values near the largest beyond it: it is kept between the least and the largest of them.
+    """
+    accum = pairs[0][1].dtype
+    # MERGE-1: -0 is the number that changes no other, a zero of either sign included.
+    out = np.full(pairs[0][0].shape, -0.0, accum)
+    low, high = np.full(out.shape, np.inf, accum), np.full(out.shape, -np.inf, accum)
+    for (part, lse), share in zip(pairs, shares, strict=True):
+        value = part.astype(accum)
+        none = share == 0.0
+        # MASK-3: a state without a key has no value either, whatever it holds.
+        out += np.where(none, _nothing(value, lse, layout), share * value)
+        low = np.where(none, low, np.minimum(low, value))
+        high = np.where(none, high, np.maximum(high, value))
+    # Comparisons take zeros of either sign for equal, so that the sign of a sum stays.
+    return np.where(out > high, high, np.where(out < low, low, out))
+
+
+def _nothing(value: Array, lse: Array, layout: str) -> Array:
+    """Return -0 where a state is empty, and what an underflowed weight makes of its values else."""
+    return np.where(_beside(np.isneginf(lse), layout), -0.0, value * 0.0).astype(lse.dtype)
 
 
 def _beside(rows: Array, layout: str) -> Array:

@@ -99,6 +99,58 @@ def test_an_empty_state_may_hold_anything():
     assert same(sk.merge(some, junk), some)
 
 
+ANY = {
+    dtype: hnp.arrays(
+        dtype,
+        st.tuples(st.integers(0, 4), st.integers(0, 3)),
+        elements=st.floats(width=8 * np.dtype(dtype).itemsize, allow_nan=False),
+    )
+    for dtype in ("float16", "float32", "float64")
+}
+
+
+@pytest.mark.parametrize("dtype", ANY)
+@given(data=st.data())
+def test_an_empty_state_changes_no_bit_of_any_number(dtype, data):
+    out = data.draw(ANY[dtype])
+    accum = "float64" if dtype == "float64" else "float32"
+    width = 8 * np.dtype(accum).itemsize
+    finite = st.floats(width=width, allow_nan=False, allow_infinity=False)
+    lse = data.draw(hnp.arrays(accum, out.shape[:1], elements=finite))
+    nothing = (np.ones_like(out), np.full_like(lse, -np.inf))
+    for states in (((out, lse), nothing), (nothing, (out, lse)), (nothing, (out, lse), nothing)):
+        merged = sk.merge(*states)
+        assert merged.out.tobytes() == out.tobytes()  # zeros of either sign are not alike
+        assert merged.lse.tobytes() == lse.tobytes()
+
+
+FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
+LARGEST = float(np.finfo("float32").max)
+HUGE = st.sampled_from([LARGEST, -LARGEST, 1e38, 3e38]) | FINITE
+
+
+@given(st.lists(st.tuples(HUGE, st.floats(-30, 30, width=32)), min_size=1, max_size=9))
+def test_a_mean_of_finite_values_is_finite_and_between_them(states):
+    values, lses = (np.array(x, "float32") for x in zip(*states, strict=True))
+    out, lse = sk.merge(
+        *((v.reshape(1, 1), x.reshape(1)) for v, x in zip(values, lses, strict=True))
+    )
+    assert values.min() <= out[0, 0] <= values.max()
+    weights = np.exp(lses.astype("float64") - float(lses.max()))
+    right = float((weights / weights.sum() * values.astype("float64")).sum())
+    largest = float(np.abs(values.astype("float64")).max())
+    assert abs(float(out[0, 0]) - right) <= 4e-6 * 9 * largest + 1e-44
+    assert np.isfinite(lse).all()
+
+
+def test_values_whose_weighted_sum_overflows_have_their_mean():
+    one, two = ((np.full((1, 1), x, "float32"), np.zeros(1, "float32")) for x in (3e38, 1e38))
+    assert np.isclose(sk.merge(one, two).out[0, 0], 2e38, rtol=1e-6)
+    assert sk.merge(*[(np.full((1, 1), LARGEST, "float32"), np.zeros(1, "float32"))] * 3).out == (
+        np.float32(LARGEST)
+    )
+
+
 def test_nan_and_plus_infinity_make_the_row_nan():
     ones = np.ones((2, 1))
     for lost in (np.nan, np.inf):
