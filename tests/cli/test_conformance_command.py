@@ -73,7 +73,24 @@ def test_a_target_that_refuses_a_whole_level_gives_1():
     result = invoke(target)
     assert result.exit_code == 1
     assert "refused every case: nothing was judged" in result.output
-    assert invoke(target, "--case", GOOD).exit_code == 0
+
+
+@pytest.mark.parametrize("chosen", [("--case", GOOD), ("--family", "softcap")])
+def test_a_target_that_refuses_all_that_was_chosen_gives_1(chosen):
+    result = invoke(misbehaving.name(misbehaving.RefusesAll), "naive", *chosen)
+    assert result.exit_code == 1
+    assert "RefusesAll refused every case: nothing was judged" in result.output
+
+
+def test_a_ledger_says_which_entries_were_not_used(tmp_path):
+    ledger = tmp_path / "ledger.toml"
+    entry = '[[expected]]\ntarget = "{}"\ncases = "scale.*"\nreason = "own/attention#4: half"\n'
+    ledger.write_text(entry.format("naive") + entry.format("nave"))
+    result = invoke("naive", "--case", GOOD, "--ledger", str(ledger))
+    assert result.exit_code == 0, result.output
+    assert "ledger: not used: 'scale.*' of 'naive': none of its cases" in result.output
+    assert "did you mean 'naive'?" in result.output
+    assert "stale" not in result.output
 
 
 def test_list_names_targets_rules_and_cases():

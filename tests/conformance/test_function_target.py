@@ -422,6 +422,18 @@ def test_names_versions_and_notes():
     assert FunctionTarget(everything).note.startswith("calls everything(q, k, v, scale=, softcap=")
 
 
+def test_parameters_that_are_not_understood_are_named_with_what_may_be_meant():
+    def function(q, k, v, *, is_causal=False, attn_mask=None, scal=None, dropout_p=0.0):
+        return q
+
+    assert FunctionTarget(function).note == (
+        "calls function(q, k, v); not used: is_causal (did you mean causal?), "
+        "attn_mask (did you mean mask?), scal (did you mean scale?), dropout_p"
+    )
+    assert "not used" not in FunctionTarget(everything).note
+    assert "not used" not in FunctionTarget(lambda q, k, v, *more, **named: q).note
+
+
 def test_a_package_is_named_with_its_version():
     def function(q, k, v):
         return q

@@ -77,6 +77,22 @@ def test_an_entry_of_a_case_or_target_that_did_not_run_says_nothing():
     assert (found.expected, found.stale) == ({}, ())
 
 
+def test_what_an_entry_that_says_nothing_is_about_is_told():
+    run = run_of(mine={CAUSAL: "fail"})
+    known = ledger(
+        ("mine", CAUSAL, REASON),
+        ("mine", "strides.*", REASON),
+        ("mime", CAUSAL, REASON),
+        ("x.py:attention", CAUSAL, REASON),
+    )
+    assert known.apply(run).stale == ()
+    assert known.unused(run) == [
+        "'strides.*' of 'mine': none of its cases was selected in this run",
+        f"{CAUSAL!r} of 'mime': no target of this run (mine) has this name; did you mean 'mine'?",
+        f"{CAUSAL!r} of 'x.py:attention': no target of this run (mine) has this name",
+    ]
+
+
 def test_relations_and_cases_of_the_user_have_ids_too():
     own = "mine.own.float32"
     run = run_of(mine={"relations.layouts.float32": "fail", own: "fail"})

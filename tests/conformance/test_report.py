@@ -330,6 +330,29 @@ def test_the_counts_stand_in_the_matrix_in_words_or_letters():
     assert "F fail, E error, H hang, C crash, X expected, R refused" in " ".join(narrow.split())
 
 
+def test_what_is_wrong_is_summed_up_by_rule_most_first():
+    names = [case.id for case in cases("core", "masks")]
+    run = run_of(
+        *(outcome(name, "fail", message="wrong") for name in names),
+        outcome("of.my_own.float32", "error"),
+        outcome("scale.two.float32", "refused"),
+        outcome("bias.of_float32.float32", "fail"),
+        outcome(CAUSAL, target="other"),
+        expected={("mine", "bias.of_float32.float32"): "owner/repo#12"},
+    )
+    (line,) = [text for text in printed(run, 400).splitlines() if "by rule: " in text]
+    found = [part.split(": ") for part in line.split("by rule: ")[1].split(", ")]
+    counts = [int(count.split()[0]) for _, count in found]
+    assert counts == sorted(counts, reverse=True)
+    with_rule = sum("MASK-2" in report.about(name).rules for name in names)
+    assert [rule for rule, _ in found if rule == "MASK-2"] == ["MASK-2"]
+    assert f"MASK-2: {with_rule} cases" in line
+    assert "no known rule: 1 case" in line
+    assert not {"SCALE-1", "MOD-1"} & {rule for rule, _ in found} - {
+        rule for name in names for rule in report.about(name).rules
+    }
+
+
 def test_failures_are_spelled_out_up_to_the_limit():
     cases_ = [case.id for case in cases("core", "masks")[:30]]
     run = run_of(*(outcome(name, "fail", message="wrong") for name in cases_))

@@ -397,6 +397,14 @@ def test_a_result_remembered_from_another_call():
     assert "out has the bits of an earlier call" in outcome.message
 
 
+@pytest.mark.parametrize("value", [np.nan, 0.0])
+def test_what_a_program_gives_for_any_operands_is_not_called_an_earlier_result(value):
+    outcome = outcome_of(lambda found, _: {n: np.full_like(x, value) for n, x in found.items()})
+    assert outcome.verdict == "fail"
+    assert "out[" in outcome.message
+    assert "earlier call" not in outcome.message
+
+
 def test_memory_of_a_result_used_again():
     memory = {}
 

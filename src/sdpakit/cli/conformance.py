@@ -71,7 +71,7 @@ def judge(console: Console, request: Request) -> bool:
     -------
     bool
         Whether all is well: nothing is wrong but what the ledger names, no entry of it is stale,
-        and no target refused a whole level.
+        and no target refused all that it was asked.
 
     Raises
     ------
@@ -96,10 +96,12 @@ def judge(console: Console, request: Request) -> bool:
     if ledger is not None:
         run = ledger.apply(run)
     console.print(report.terminal(run, failures=request.failures))
+    for text in () if ledger is None else ledger.unused(run):
+        console.out(f"ledger: not used: {text}", highlight=False)
     for path in request.reports:
         console.out(f"report: {report.write(run, path)}", highlight=False)
-    is_whole = request.family is None and not request.ids
-    return not report.is_wrong(run) and not (is_whole and _refused_all(console, run))
+    # Said in any case, beside what else is wrong.
+    return not _refused_all(console, run) and not report.is_wrong(run)
 
 
 def report_paths(*, json: Path | None, html: Path | None) -> list[Path]:
@@ -192,7 +194,7 @@ def _progress(console: Console, total: int) -> Iterator[OnOutcome]:
 
 
 def _refused_all(console: Console, run: Run) -> bool:
-    """Say which targets refused all there is; a level without one answer is no success."""
+    """Say which targets refused all they were asked; a run without one answer is no success."""
     found = False
     for info in run.targets:
         if judged_nothing(o for o in run.outcomes if o.target == info.name):

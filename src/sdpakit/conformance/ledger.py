@@ -7,7 +7,8 @@
 
 `target` and `cases` are patterns as of a shell. A reason names a thread, so that somebody can see
 whether it still holds. An entry that matches no case of any level is an error; one whose case
-passes or is refused is stale, and fails the run.
+passes or is refused is stale, and fails the run. One that says nothing of a run, as its target or
+its cases were not asked for, is neither (see `Ledger.unused`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from sdpakit.conformance.model import Outcome, Run
+from sdpakit.conformance.report.tally import target_names
 from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
 
 _THREAD = re.compile(r"#[1-9]\d*\b")
@@ -154,6 +156,34 @@ class Ledger:
                     expected.setdefault((outcome.target, outcome.case), entry.reason)
             stale.extend(_stale(entry, covered))
         return dataclasses.replace(run, expected=expected, stale=tuple(stale))
+
+    def unused(self, run: Run) -> list[str]:
+        """Return a sentence for each entry that says nothing of a run.
+
+        Parameters
+        ----------
+        run : Run
+            Any outcomes.
+
+        Returns
+        -------
+        list of str
+            Entries of other targets, and those whose cases were not selected. They are not stale:
+            nothing in this run speaks against them.
+        """
+        names = target_names(run)
+        found = []
+        for entry in self.entries:
+            if any(entry.covers(outcome) for outcome in run.outcomes):
+                continue
+            where = f"{entry.cases!r} of {entry.target!r}"
+            if any(_fits(name, entry.target) for name in names):
+                found.append(f"{where}: none of its cases was selected in this run")
+                continue
+            near = get_close_matches(entry.target, names, n=1)
+            fix = f"; did you mean {near[0]!r}?" if near else ""
+            found.append(f"{where}: no target of this run ({', '.join(names)}) has this name{fix}")
+        return found
 
     def _check_cases(self, of_run: Iterable[str]) -> None:
         if not self.entries:

@@ -23,6 +23,7 @@ from sdpakit.conformance.report.tally import (
     WRONG,
     Shown,
     Tally,
+    by_rule,
     by_target,
     matrix,
     shown,
@@ -289,6 +290,10 @@ def _commonest_reason(run: Run, name: str) -> str:
     return f"{times} of them by: {_shortened(reason, _LONGEST)}"
 
 
+def _cases(count: int) -> str:
+    return f"{count} case{'s' * (count != 1)}"
+
+
 def _verdicts(run: Run) -> Iterator[Text]:
     for name, tally in by_target(run).items():
         if not tally.total:
@@ -296,6 +301,8 @@ def _verdicts(run: Run) -> Iterator[Text]:
         elif tally.wrong:
             text = f"{plain(name)}: {tally.wrong} of {tally.total} wrong"
             yield Text(text, style=_STYLES["fail"])
+            rules = by_rule(run, name).items()
+            yield Text(f"  by rule: {', '.join(f'{rule}: {_cases(n)}' for rule, n in rules)}")
         elif tally.counts["refused"] == tally.total:
             text = f"{plain(name)}: refused all {tally.total}, {_commonest_reason(run, name)}"
             yield Text(text, style=_STYLES["refused"])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sdpakit.conformance.model import Outcome, Run
+from sdpakit.conformance.rules import RULES
 
 Shown = Literal["fail", "error", "hang", "crash", "expected", "refused", "ok"]
 SHOWN: tuple[Shown, ...] = ("fail", "error", "hang", "crash", "expected", "refused", "ok")
@@ -120,6 +121,34 @@ def by_target(run: Run) -> dict[str, Tally]:
     for outcome in run.outcomes:
         found[outcome.target].add(shown(run, outcome), outcome.share)
     return found
+
+
+def by_rule(run: Run, target: str) -> dict[str, int]:
+    """Return how many cases of each rule a target got wrong.
+
+    Parameters
+    ----------
+    run : Run
+        What to count.
+    target : str
+        Its name.
+
+    Returns
+    -------
+    dict of str to int
+        By id of the rule, most first, then in the order of docs/semantics.md; known failures do not
+        count. A case counts for each rule that it shows, one that this version does not know for
+        "no known rule".
+    """
+    from sdpakit.conformance.report.facts import about
+
+    counts: Counter[str] = Counter()
+    for outcome in run.outcomes:
+        if outcome.target == target and shown(run, outcome) in WRONG:
+            counts.update(about(outcome.case).rules or ("no known rule",))
+    order = {rule: place for place, rule in enumerate(RULES)}
+    most_first = sorted(counts, key=lambda rule: (-counts[rule], order.get(rule, len(order))))
+    return {rule: counts[rule] for rule in most_first}
 
 
 def target_names(run: Run) -> list[str]:

@@ -10,6 +10,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,28 @@ UNDERSTOOD: tuple[str, ...] = (
     "return_lse",
     "outputs",
 )
+# What other libraries call the same thing, or what a reader may take for it.
+_ALIASES = {
+    "is_causal": "causal",
+    "attn_mask": "mask",
+    "attention_mask": "mask",
+    "attn_bias": "bias",
+    "attention_bias": "bias",
+    "sm_scale": "scale",
+    "softmax_scale": "scale",
+    "logit_cap": "softcap",
+    "logits_soft_cap": "softcap",
+    "window_size": "window",
+    "sliding_window": "window",
+    "local_window_size": "window",
+    "q_seqlens": "q_lens",
+    "kv_seqlens": "kv_lens",
+    "query_seq_lengths": "q_lens",
+    "key_value_seq_lengths": "kv_lens",
+    "s_aux": "sinks",
+    "return_softmax_lse": "return_lse",
+    "return_residual": "return_lse",
+}
 
 
 class FunctionTarget(BaseTarget):
@@ -106,7 +129,7 @@ class FunctionTarget(BaseTarget):
         _check_choice("align", align, (None, "top_left", "bottom_right"))
         _check_choice("layout", layout, ("bhsd", "bshd"))
         self._function = function
-        self._takes = _parameters(function)
+        self._takes, self._unused = _parameters(function)
         self._align = align
         self._layout = layout
         self._declares = declares
@@ -142,6 +165,8 @@ class FunctionTarget(BaseTarget):
             parts.append("masks without a parameter of their own as a boolean array")
         if "bias" in self._takes:
             parts.append("Alibi as a bias")
+        if self._unused:
+            parts.append(f"not used: {', '.join(map(_with_near, self._unused))}")
         return "; ".join(parts)
 
     def _untold(self, spec: AttentionSpec) -> Iterator[str]:
@@ -283,12 +308,14 @@ class FunctionTarget(BaseTarget):
         return dict(zip(names, result, strict=False))
 
 
-def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the keyword parameters that are understood, behind three positional ones."""
+def _parameters(
+    function: Callable[..., Any],
+) -> tuple[dict[str, inspect.Parameter], tuple[str, ...]]:
+    """Return what is understood behind three positional parameters, and the names of the rest."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        return {}  # some built-in functions have no signature: q, k and v it is
+        return {}, ()  # some built-in functions have no signature: q, k and v it is
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     if len(positional) < 3 and not any_number:
@@ -301,7 +328,13 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     for p in rest:
         if p.default is p.empty and p.name not in found:
             raise _signature_error(function, f"a parameter {p.name!r} that must be given")
-    return found
+    return found, tuple(p.name for p in rest if p.name not in found)
+
+
+def _with_near(name: str) -> str:
+    """Return the name of a parameter that is not understood, and the one that may be meant."""
+    near = _ALIASES.get(name) or next(iter(get_close_matches(name, UNDERSTOOD, n=1)), "")
+    return f"{name} (did you mean {near}?)" if near else name
 
 
 def _signature_error(function: Callable[..., Any], got: str) -> ArgumentError:
