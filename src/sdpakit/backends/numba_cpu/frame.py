@@ -3,22 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from llvmlite import ir
 
 from sdpakit.backends.numba_cpu import abi
 from sdpakit.backends.numba_cpu.functions import new_function
 from sdpakit.backends.numba_cpu.irtypes import Value
+from sdpakit.backends.numba_cpu.isa import Element, Isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.microkernels import CACHE_LINE, qk_rounds
 from sdpakit.backends.numba_cpu.schedule import panel_bytes
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
+Emit = Callable[[], Sequence[Value]]
+
 STEP_ARGUMENTS = (
     *("ctx", "kt", "vt", "n", "j0", "flags", "qt", "ot", "p", "st"),
     *("b", "h", "i0", "nq"),
 )
+
+
+class SoftmaxLayout(Protocol):
+    """What the softmax of a step wants to know of its sizes; see `PanelLayout`."""
+
+    @property
+    def isa(self) -> Isa:
+        """What the code runs on."""
+
+    @property
+    def element(self) -> Element:
+        """Compute element."""
+
+    @property
+    def vectors(self) -> int:
+        """Vectors in a row of weights, each with statistics of its own."""
+
+    @property
+    def statistics(self) -> bool:
+        """Whether the sums for entropy and sum_p2 are kept."""
+
+    @property
+    def row_maximum(self) -> bool:
+        """Whether the largest logit is kept."""
+
+
+class SoftmaxFrame(Protocol):
+    """Where the softmax of a step finds weights and statistics; see `PanelFrame`."""
+
+    e: VectorEmitter
+    arg: dict[str, Value]
+    padded: Value
+    blocks: Value
+    partial: Value
+    unroll: int
+
+    @property
+    def layout(self) -> SoftmaxLayout:
+        """Sizes."""
+
+    def row(self, base: Value, index: Value | int) -> Value:
+        """Return the address of a row of weights, counted from another one."""
+
+    def weights(self, index: Value | int) -> Value:
+        """Return the address of a row of weights."""
+
+    def vector(self, row: Value, v: int) -> Value:
+        """Return the address of vector v of a row."""
+
+    def stat(self, name: str, v: int) -> Value:
+        """Return the address of the statistics of vector v."""
+
+    def branch(self, condition: Value, then: Emit, other: Emit) -> list[Value]:
+        """Emit if/else and return the values of the side taken."""
 
 
 class PanelFrame:
@@ -79,40 +136,43 @@ class PanelFrame:
         """Return the address of a row of logits or weights."""
         return self.row(self.arg["p"], index)
 
-    def qk_operands(self, group: Value) -> tuple[Value, Value, Value]:
-        """Return where register tile `group` finds its keys, its queries and what to prefetch.
+    def ahead(self) -> Value:
+        """Return the address of what the products prefetch.
 
         That is the state of the next panel, which lies behind this one: with some tens of panels it
         has left the near caches since the last tile of keys.
         """
+        return self.e.iadd(self.arg["qt"], self.e.c(panel_bytes(self.layout)))
+
+    def qk_operands(self, group: Value) -> tuple[Value, Value, Value]:
+        """Return where register tile `group` finds its keys, its queries and what to prefetch."""
         e, layout = self.e, self.layout
         k = e.offset(self.arg["kt"], e.imul(group, e.c(layout.rows * layout.k_row_bytes)))
         done = e.imul(group, e.c(qk_rounds(layout) * CACHE_LINE))
-        ahead = e.iadd(self.arg["qt"], e.iadd(done, e.c(panel_bytes(layout))))
-        return k, e.pointer(self.arg["qt"]), e.pointer(ahead)
+        return k, e.pointer(self.arg["qt"]), e.pointer(e.iadd(self.ahead(), done))
 
     def stat(self, name: str, v: int) -> Value:
         """Return the address of vector v of a row of the statistics."""
         return self.vector(self.row(self.arg["st"], self.layout.stat_rows.index(name)), v)
 
-    def branch(
-        self,
-        condition: Value,
-        then: Callable[[], Sequence[Value]],
-        other: Callable[[], Sequence[Value]],
-    ) -> list[Value]:
+    def branch(self, condition: Value, then: Emit, other: Emit) -> list[Value]:
         """Emit if/else and return the values of the side taken."""
-        b, sides = self.e.b, []
-        with b.if_else(condition) as contexts:
-            for context, emit in zip(contexts, (then, other), strict=True):
-                with context:
-                    values = list(emit())
-                    sides.append((values, b.block))
-        (on_true, true_block), (on_false, false_block) = sides
-        merged = []
-        for x, y in zip(on_true, on_false, strict=True):
-            phi = b.phi(x.type)
-            phi.add_incoming(x, true_block)
-            phi.add_incoming(y, false_block)
-            merged.append(phi)
-        return merged
+        return branch(self.e.b, condition, then, other)
+
+
+def branch(b: Any, condition: Value, then: Emit, other: Emit) -> list[Value]:
+    """Emit if/else with an IRBuilder and return the values of the side taken."""
+    sides = []
+    with b.if_else(condition) as contexts:
+        for context, emit in zip(contexts, (then, other), strict=True):
+            with context:
+                values = list(emit())
+                sides.append((values, b.block))
+    (on_true, true_block), (on_false, false_block) = sides
+    merged = []
+    for x, y in zip(on_true, on_false, strict=True):
+        phi = b.phi(x.type)
+        phi.add_incoming(x, true_block)
+        phi.add_incoming(y, false_block)
+        merged.append(phi)
+    return merged

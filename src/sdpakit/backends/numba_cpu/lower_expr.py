@@ -1,9 +1,9 @@
-"""Scalar language -> vector IR: evaluates an expression for one key and the queries of one vector.
+"""Scalar language -> vector IR: evaluates an expression for the pairs of one vector.
 
-A value that does not depend on the query row stays a scalar of the IR (integers as i64) and is
-splat where it meets a vector; vectors hold integers in lanes of `int_bits`. Nothing is guarded
-here: the call has proven that every load lies inside its table, that divisors are positive and that
-integers fit their lanes (`sdpakit.passes.integers`).
+Either the query row varies over the lanes or the key does. A value that does not depend on it stays
+a scalar of the IR (integers as i64) and is splat where it meets a vector; vectors hold integers in
+lanes of `int_bits`. Nothing is guarded here: the call has proven that every load lies inside its
+table, that divisors are positive and that integers fit their lanes (`sdpakit.passes.integers`).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Walker:
     dot : value, optional
         What `Dot()` is.
     staged : sequence of Load
-        Loads whose values the panel step has brought into the layout of a panel (`lanes.dense`).
+        Loads whose values the step reads in a way of its own (`lanes.dense`).
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Walker:
         self.values: dict[Expr, Value] = {}
 
     def evaluate(self, root: Expr) -> Value:
-        """Return the value of `root`: a scalar where no query row enters it, else a vector."""
+        """Return the value of `root`: a vector where what varies over the lanes enters it."""
         for node in postorder(root):
             if node not in self.values:
                 self.values[node] = self._node(node)

@@ -33,6 +33,34 @@ def _powers_of_two(count: int) -> list[tuple[int, int]]:
     return pieces
 
 
+def load_lanes(e: VectorEmitter, address: Value, count: int, dtype: str) -> Value:
+    """Load `count` adjacent stored elements as compute elements, with zeros behind them."""
+    kind = storage.raw_type(dtype)
+    if count == e.w:
+        return storage.decode(e, e.load(address, ir.VectorType(kind, e.w), align=1), dtype)
+    raw = ir.Constant(ir.VectorType(kind, e.w), None)
+    for start, size in _powers_of_two(count):
+        source = e.offset(address, start * storage.itemsize(dtype))
+        piece = e.load(source, ir.VectorType(kind, size), align=1)
+        wide = e.shuffle(piece, piece, [min(lane, size - 1) for lane in range(e.w)])
+        inside = range(start, start + size)
+        lanes = [e.w + lane - start if lane in inside else lane for lane in range(e.w)]
+        raw = e.shuffle(raw, wide, lanes)
+    return storage.decode(e, raw, dtype)
+
+
+def store_lanes(e: VectorEmitter, value: Value, address: Value, count: int, dtype: str) -> None:
+    """Store the first `count` lanes, rounded to a stored dtype, to adjacent elements.
+
+    In pieces of whole powers of two: a masked store costs more, and LLVM 22 writes past the first
+    lane for some of those of 16-bit elements.
+    """
+    raw = storage.encode(e, value, dtype)
+    for start, size in _powers_of_two(count):
+        piece = raw if size == e.w else e.shuffle(raw, raw, range(start, start + size))
+        e.store(piece, e.offset(address, start * storage.itemsize(dtype)), align=1)
+
+
 class Packer:
     """Emits one packing function.
 
@@ -68,30 +96,12 @@ class Packer:
     # --- memory of the caller ---
 
     def load_lanes(self, address: Value, count: int, dtype: str) -> Value:
-        """Load `count` adjacent stored elements as compute elements, with zeros behind them."""
-        e, kind = self.e, storage.raw_type(dtype)
-        if count == e.w:
-            return storage.decode(e, e.load(address, ir.VectorType(kind, e.w), align=1), dtype)
-        raw = ir.Constant(ir.VectorType(kind, e.w), None)
-        for start, size in _powers_of_two(count):
-            source = e.offset(address, start * storage.itemsize(dtype))
-            piece = e.load(source, ir.VectorType(kind, size), align=1)
-            wide = e.shuffle(piece, piece, [min(lane, size - 1) for lane in range(e.w)])
-            inside = range(start, start + size)
-            lanes = [e.w + lane - start if lane in inside else lane for lane in range(e.w)]
-            raw = e.shuffle(raw, wide, lanes)
-        return storage.decode(e, raw, dtype)
+        """Emit `load_lanes` with the emitter of the function."""
+        return load_lanes(self.e, address, count, dtype)
 
     def store_lanes(self, value: Value, address: Value, count: int, dtype: str) -> None:
-        """Store the first `count` lanes, rounded to a stored dtype, to adjacent elements.
-
-        In pieces of whole powers of two: a masked store costs more, and LLVM 22 writes past the
-        first lane for some of those of 16-bit elements.
-        """
-        e, raw = self.e, storage.encode(self.e, value, dtype)
-        for start, size in _powers_of_two(count):
-            piece = raw if size == e.w else e.shuffle(raw, raw, range(start, start + size))
-            e.store(piece, e.offset(address, start * storage.itemsize(dtype)), align=1)
+        """Emit `store_lanes` with the emitter of the function."""
+        store_lanes(self.e, value, address, count, dtype)
 
     def load_one(self, address: Value) -> Value:
         """Load one stored element as a scalar of the compute element."""

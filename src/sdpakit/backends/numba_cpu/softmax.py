@@ -10,14 +10,13 @@ from llvmlite import ir
 
 from sdpakit.backends.numba_cpu import abi, vecmath
 from sdpakit.backends.numba_cpu.context import SLOT_SCALE
-from sdpakit.backends.numba_cpu.frame import PanelFrame
+from sdpakit.backends.numba_cpu.frame import SoftmaxFrame, SoftmaxLayout
 from sdpakit.backends.numba_cpu.irtypes import Value
-from sdpakit.backends.numba_cpu.layout import PanelLayout
 
 FAR = -1000.0  # below every t with a non-zero weight; keeps 0 * t finite in the entropy sum
 
 
-def huge_maximum(layout: PanelLayout) -> float:
+def huge_maximum(layout: SoftmaxLayout) -> float:
     """Return the |m| from which on m in log2 units and products do not go together (FAST)."""
     return 2.0 ** ((23 if layout.element == "float32" else 52) - 4)
 
@@ -27,7 +26,7 @@ class SoftmaxPhase:
 
     Parameters
     ----------
-    frame : PanelFrame
+    frame : SoftmaxFrame
         The step.
     general : bool
         Whether logits are in units of m (GENERAL), else raw products that are scaled here (FAST).
@@ -35,7 +34,7 @@ class SoftmaxPhase:
         Whether a tile may hold masked pairs.
     """
 
-    def __init__(self, frame: PanelFrame, *, general: bool, has_mask: bool) -> None:
+    def __init__(self, frame: SoftmaxFrame, *, general: bool, has_mask: bool) -> None:
         self.frame, self.e = frame, frame.e
         self.general, self.has_mask = general, has_mask
         self.mantissa = 23 if frame.layout.element == "float32" else 52

@@ -379,17 +379,17 @@ class VectorEmitter:
 
 @dataclass(frozen=True)
 class Lanes:
-    """The pairs of one vector of a panel: one key, `w` queries.
+    """The pairs of one vector: a key and `w` queries, or a query and `w` keys.
 
     Attributes
     ----------
     e : VectorEmitter
         Emitter at the right position.
-    q : <w x i`int_bits`>
-        Row index i of each lane; lanes past the last row repeat it, so that table reads stay in
-        bounds.
-    j, b, h : i64
-        Key index, batch entry, query head.
+    q, j : value
+        Row index i and key index: <w x i`int_bits`> for the one that varies over the lanes, i64 for
+        the other. Lanes past the last row or key repeat it, so that table reads stay in bounds.
+    b, h : i64
+        Batch entry, query head.
     ctx : i64
         Address of the context.
     int_bits : int
