@@ -11,6 +11,7 @@ from sdpakit.binding import Arguments, Bound, Signature, bind
 from sdpakit.errors import ArgumentError, format_error
 from sdpakit.explanation import Explanation, explain_call, stand_ins
 from sdpakit.output import AttentionOutput
+from sdpakit.repeating import Repeats
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, Call, Launcher
@@ -109,8 +110,14 @@ class Kernel(LoadedCode):
     cache, on the other side.
     """
 
-    __slots__ = ()
+    __slots__ = ("_repeats",)
     _launcher: Launcher
+
+    def __init__(
+        self, signature: Signature, choice: Choice, artifact: Artifact, launcher: Launcher
+    ) -> None:
+        super().__init__(signature, choice, artifact, launcher)
+        self._repeats = Repeats.of(signature, launcher)
 
     def __call__(  # noqa: PLR0913 - the operands of attention, keyword-only, as in every other entry
         self,
@@ -168,6 +175,16 @@ class Kernel(LoadedCode):
         ArgumentTypeError, ArgumentError
             If an argument does not fit; nothing has been written by then.
         """
+        repeats = self._repeats
+        if repeats is not None and (
+            bias is mask is sinks is q_lens is kv_lens is q_offset is params is None
+            and (threads is None or (type(threads) is int and threads > 0))
+        ):
+            known = repeats.run(q, k, v, out)
+            if known is not None:
+                return known
+        else:
+            repeats = None
         bound = bind(
             self._signature,
             Arguments(
@@ -186,6 +203,8 @@ class Kernel(LoadedCode):
             ),
         )
         self._run(bound.call)
+        if repeats is not None and has_pairs(bound.call):
+            repeats.remember(q, k, v, bound)
         return self._results(bound)
 
     def explain(

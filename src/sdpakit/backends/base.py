@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -137,6 +137,33 @@ class Launcher(Protocol):
 
         A backend that skips tiles names their sizes "block_q" and "block_kv": the tiles of a call
         are then counted by class for it.
+        """
+        ...
+
+
+class Repeat(Protocol):
+    """One call, again and again for other arrays of the same shapes, strides and dtypes."""
+
+    def __call__(
+        self,
+        q: np.ndarray[Any, Any],
+        k: np.ndarray[Any, Any],
+        v: np.ndarray[Any, Any],
+        out: np.ndarray[Any, Any],
+    ) -> None:
+        """Fill `out`; all four are plain `numpy.ndarray`s, in the axis order of the caller."""
+        ...
+
+
+@runtime_checkable
+class RepeatingLauncher(Launcher, Protocol):
+    """A launcher that can prepare calls, so that small ones cost little beside their arithmetic."""
+
+    def repeat(self, call: Call) -> Repeat | None:
+        """Return a call without tables, whose only output is "out", made ready to be repeated.
+
+        None where that gains nothing. It must not depend on `call.threads`, and must not keep the
+        arrays of `call`.
         """
         ...
 

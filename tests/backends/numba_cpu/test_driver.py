@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from sdpakit.backends.numba_cpu import abi, driver
+from sdpakit.backends.numba_cpu import abi, driver, workers
 from sdpakit.errors import CacheWarning
 
 NUMBERS_OF_ABI = {
@@ -32,7 +32,7 @@ def test_without_a_cache_it_is_compiled_anew_with_a_warning(monkeypatch, error):
             raise error
         return lambda function: function
 
-    monkeypatch.setattr(driver, "njit", njit)
+    monkeypatch.setattr(workers, "njit", njit)
     with pytest.warns(CacheWarning, match="set NUMBA_CACHE_DIR"):
         assert driver.worker.__wrapped__() is driver._work
     assert asked == [True, False]
@@ -60,11 +60,11 @@ def test_without_a_home_numba_is_not_asked_to_make_a_folder_of_that_name(
     for name, value in named.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("pwd.getpwuid", nobody)
-    monkeypatch.setattr(driver.config, "CACHE_DIR", "")
+    monkeypatch.setattr(workers.config, "CACHE_DIR", "")
     monkeypatch.setattr("os.access", lambda *_: writable)
     found = []
     monkeypatch.setattr(
-        driver, "njit", lambda *_, cache=False, **__: found.append(cache) or (lambda work: work)
+        workers, "njit", lambda *_, cache=False, **__: found.append(cache) or (lambda work: work)
     )
     expected = pytest.warns(CacheWarning, match="Could not determine home directory")
     with nullcontext() if asked[0] else expected:
@@ -76,7 +76,7 @@ def test_a_fault_of_the_code_is_not_taken_for_one_of_the_cache(monkeypatch):
     def njit(*_, **__):
         raise RuntimeError("a fault of the code")
 
-    monkeypatch.setattr(driver, "njit", njit)
+    monkeypatch.setattr(workers, "njit", njit)
     with pytest.warns(CacheWarning), pytest.raises(RuntimeError, match="a fault of the code"):
         driver.worker.__wrapped__()
 
@@ -87,7 +87,7 @@ def test_fields_of_the_descriptor_have_places_of_their_own():
         for name, value in vars(driver).items()
         if name.isupper() and isinstance(value, int) and not name.startswith("_")
     }
-    others = {"FIELDS", "CACHE_LINE", *NUMBERS_OF_ABI}
+    others = {"FIELDS", "OBJECT_HEAD", "CACHE_LINE", *NUMBERS_OF_ABI}
     fields = [value for name, value in places.items() if name not in others]
     assert sorted(fields) == list(range(driver.FIELDS))
 

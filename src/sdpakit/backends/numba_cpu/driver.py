@@ -16,18 +16,15 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-import pickle
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import config, njit, types
+from numba import njit, types
 from numba.extending import intrinsic
 
-from sdpakit.errors import CacheWarning, warn_user
+from sdpakit.backends.numba_cpu.workers import compiled
 
 # Fields of the descriptor. X, X_B, X_H, X_I, X_D: address and byte strides of an array.
 (
@@ -134,6 +131,7 @@ FIRST_SHIFT = 8
 M_UNIT = 4
 RANGE_BYTES = 32
 
+OBJECT_HEAD = object.__basicsize__  # bytes of the head that every object of Python starts with
 CACHE_LINE = 64
 LN2 = math.log(2.0)
 LOG2_E = 1.0 / LN2
@@ -544,8 +542,28 @@ def _run_item(d: int, number: int, scratch: int) -> None:
             return
 
 
-def _work(d: int, scratch: int) -> None:
-    """Take items of the call with the descriptor at `d` until none are left."""
+@inner
+def _rebind(d: int, arrays: Any) -> None:
+    """Make the descriptor at `d` one of a call that nobody has begun, of other arrays alike.
+
+    The arrays are objects of NumPy: the address of the data is the first field behind the head of
+    the object (`PyArrayObject_fields` of its C interface).
+    """
+    store_int(d + 8 * NEXT_ITEM, 0)
+    store_int(d + 8 * DONE_ITEMS, 0)
+    store_int(d + 8 * Q, load_int(arrays[0] + OBJECT_HEAD))
+    store_int(d + 8 * K, load_int(arrays[1] + OBJECT_HEAD))
+    store_int(d + 8 * V, load_int(arrays[2] + OBJECT_HEAD))
+    store_int(d + 8 * OUT, load_int(arrays[3] + OBJECT_HEAD))
+
+
+def _work(d: int, scratch: int, q: int, k: int, v: int, out: int) -> None:
+    """Take items of the call with the descriptor at `d` until none are left.
+
+    The last four are 0, or addresses of array objects to do the call with, by one thread alone.
+    """
+    if q != 0:
+        _rebind(d, (q, k, v, out))
     while True:
         number = fetch_add(d + 8 * NEXT_ITEM, 1)
         if number >= get(d, ITEMS):
@@ -554,39 +572,7 @@ def _work(d: int, scratch: int) -> None:
         fetch_add(d + 8 * DONE_ITEMS, 1)
 
 
-_SIGNATURE = types.void(types.int64, types.int64)
-
-
-def _check_place_of_cache() -> None:
-    """Raise RuntimeError where Numba's cache would be a folder named "~" in the working directory.
-
-    Numba takes the directory that is configured, else that of this file, else the user's, which it
-    does not find without a home.
-    """
-    beside = Path(__file__).with_name("__pycache__")
-    if not beside.is_dir():
-        beside = beside.parent
-    named = config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME")
-    if not named and not os.access(beside, os.W_OK):
-        Path.home()
-
-
 @functools.cache
-def worker() -> Callable[[int, int], None]:
+def worker() -> Callable[[int, int, int, int, int, int], None]:
     """Return the compiled `_work`, from Numba's cache on disk where there is one."""
     return compiled(_work)
-
-
-def compiled(work: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    """Return a worker (descriptor, scratch) compiled, from Numba's cache where there is one."""
-    try:
-        _check_place_of_cache()
-        return njit(_SIGNATURE, nogil=True, cache=True)(work)
-    except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
-        # A full or read-only disk, no home, a damaged file; a fault of the code shows again below.
-        warn_user(
-            f"the driver of numba_cpu is compiled anew in every process: {error}; "
-            "set NUMBA_CACHE_DIR to a directory that can be written",
-            CacheWarning,
-        )
-    return njit(_SIGNATURE, nogil=True)(work)

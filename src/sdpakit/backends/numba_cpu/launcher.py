@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from sdpakit.backends.numba_cpu import context, driver, pool, schedule
 from sdpakit.backends.numba_cpu.codegen import compile_ir
-from sdpakit.backends.numba_cpu.context import ContextLayout, Ints, address, float_bits
+from sdpakit.backends.numba_cpu.context import Array, ContextLayout, Ints, address, float_bits
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK, computed_once
 from sdpakit.backends.numba_cpu.lower import Plan, lower
 from sdpakit.expr.nodes import Index, postorder
@@ -174,6 +174,57 @@ class Code:
         return Deal(min(threads, parts.items), parts, scratch.size, d)
 
 
+class Repeat:
+    """A small call that one thread does again and again (`sdpakit.backends.base.Repeat`).
+
+    Parameters
+    ----------
+    worker : callable
+        See `driver.worker`.
+    descriptor : ndarray of int64
+        Descriptor and context of the call; nobody else may use it.
+    where : int
+        Its address.
+    pointers : sequence of int
+        Places in it that hold addresses within it.
+    scratch_bytes : int
+        What the call needs.
+    """
+
+    __slots__ = ("_free", "_pointers", "_scratch_bytes", "_template", "_where", "_worker")
+
+    def __init__(
+        self,
+        worker: Callable[[int, int, int, int, int, int], None],
+        descriptor: Ints,
+        where: int,
+        pointers: Sequence[int],
+        scratch_bytes: int,
+    ) -> None:
+        self._worker = worker
+        self._template, self._where, self._pointers = descriptor, where, pointers
+        self._scratch_bytes = scratch_bytes
+        self._free: list[tuple[int, Ints]] = []  # descriptors that no thread is using
+
+    def __call__(self, q: Array, k: Array, v: Array, out: Array) -> None:
+        """Do the call with other arrays."""
+        try:
+            own = self._free.pop()
+        except IndexError:
+            own = self._copy()
+        buffer = pool.take_buffer(self._scratch_bytes)
+        self._worker(own[0], buffer.address, id(q), id(k), id(v), id(out))
+        pool.give_buffer(buffer)
+        self._free.append(own)
+
+    def _copy(self) -> tuple[int, Ints]:
+        """Return the descriptor at another place, and its address."""
+        d = self._template.copy()
+        where = address(d)
+        d[self._pointers] += where - self._where
+        return where, d
+
+
 class CpuLauncher:
     """Runs calls of one spec (`sdpakit.backends.base.Launcher`)."""
 
@@ -188,6 +239,21 @@ class CpuLauncher:
         if math.prod(call.q.shape[:3]) == 0:
             return
         _fill_padding(call, self._artifact.program.empty_row)
+        self._run(*self._describe(call))
+
+    def repeat(self, call: Call) -> Repeat | None:
+        """Return `call` for other arrays, if one thread is enough for it whatever is offered."""
+        code = self._code(call.int_bits)
+        shape = code.shape(call)
+        if call.tables or schedule.useful_threads(code.plan.layout, shape, 2) > 1:
+            return None
+        d, where, deal = self._describe(call)
+        pointers = [driver.CONTEXT, driver.Q_LEN, driver.KV_LEN]
+        pointers += [driver.FIELDS + slot for slot in context.BATCH_SLOTS.values()]
+        return Repeat(self._worker, d, where, pointers, deal.scratch_bytes)
+
+    def _describe(self, call: Call) -> tuple[Ints, int, Deal]:
+        """Return the descriptor of a call, its address, and how the call is dealt out."""
         code = self._code(call.int_bits)
         shape = code.shape(call)
         deal = code.deal(shape, call.threads)
@@ -200,7 +266,7 @@ class CpuLauncher:
         context.fill(values, at, code.context, call, c)
         d[driver.CONTEXT] = at
         d[driver.Q_LEN], d[driver.KV_LEN] = values[context.SLOT_Q_LEN], values[context.SLOT_KV_LEN]
-        self._run(d, where, deal)
+        return d, where, deal
 
     def explain(self, call: Call | None) -> Mapping[str, Any]:
         """Return facts about the code and, for a call, about its items, scratch and threads."""
@@ -238,11 +304,11 @@ class CpuLauncher:
         buffers = pool.take_scratch(deal.scratch_bytes, deal.threads)
         try:
             if deal.threads == 1:
-                self._worker(where, buffers[0].address)
+                self._worker(where, buffers[0].address, 0, 0, 0, 0)
                 return
             # A helper that wakes late still reads `d`, which lives as long as the second function.
             pool.run(
-                lambda slot: self._worker(where, buffers[slot].address),
+                lambda slot: self._worker(where, buffers[slot].address, 0, 0, 0, 0),
                 lambda: bool(d[driver.DONE_ITEMS] == deal.parts.items),
                 deal.threads,
             )

@@ -193,25 +193,31 @@ class Buffer:
 _FREE: dict[int, list[Buffer]] = {}
 
 
-def take_scratch(size: int, count: int) -> list[Buffer]:
-    """Return `count` buffers of at least `size` bytes that nobody else uses until they are given.
+def take_buffer(size: int) -> Buffer:
+    """Return a buffer of at least `size` bytes that nobody else uses until it is given back.
 
-    They hold anything, and cost memory only where they are used.
+    It holds anything, and costs memory only where it is used.
     """
     rounded = 1 << max(12, (size - 1).bit_length())
-    free = _FREE.setdefault(rounded, [])
-    buffers: list[Buffer] = []
-    while len(buffers) < count:
-        try:
-            buffers.append(free.pop())
-        except IndexError:
-            buffers.append(Buffer(rounded))
-    return buffers
+    try:
+        return _FREE.setdefault(rounded, []).pop()
+    except IndexError:
+        return Buffer(rounded)
+
+
+def give_buffer(buffer: Buffer) -> None:
+    """Take a buffer back for later calls."""
+    free = _FREE[buffer.size]
+    if len(free) < KEPT_BUFFERS:
+        free.append(buffer)
+
+
+def take_scratch(size: int, count: int) -> list[Buffer]:
+    """Return `count` buffers of at least `size` bytes, see `take_buffer`."""
+    return [take_buffer(size) for _ in range(count)]
 
 
 def give_scratch(buffers: list[Buffer]) -> None:
     """Take buffers back for later calls."""
     for buffer in buffers:
-        free = _FREE[buffer.size]
-        if len(free) < KEPT_BUFFERS:
-            free.append(buffer)
+        give_buffer(buffer)

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from sdpakit.backends.numba_cpu.driver import (
     call,
-    compiled,
     fetch_add,
     float_of,
     get,
@@ -31,6 +30,7 @@ from sdpakit.backends.numba_cpu.driver import (
     store_float64,
     store_int,
 )
+from sdpakit.backends.numba_cpu.workers import compiled
 
 # Fields of the descriptor. X, X_B, X_H, X_I, X_D: address and byte strides of an array.
 (
