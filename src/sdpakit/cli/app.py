@@ -107,6 +107,29 @@ def info() -> None:
     show(Console())
 
 
+class CacheAction(StrEnum):
+    """What to do with the compiled code on disk."""
+
+    info = "info"
+    clear = "clear"
+
+
+@app.command(cls=_Command)
+def cache(
+    action: Annotated[CacheAction, typer.Argument(help="Show what there is, or remove it.")],
+) -> None:
+    """Show or clear the compiled code that is kept on disk.
+
+    The exit status of `clear` is 1 if something could not be removed.
+    """
+    from sdpakit.cli import cache as command
+
+    if action is CacheAction.info:
+        command.show(Console())
+    elif not command.clear(Console()):
+        raise typer.Exit(1)
+
+
 @app.command(cls=_Command)
 def explain(  # noqa: PLR0913 - one parameter for each option
     *,

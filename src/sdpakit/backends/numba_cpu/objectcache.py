@@ -11,9 +11,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import stat
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from sdpakit.errors import CacheWarning, warn_user
@@ -23,6 +26,10 @@ SWITCH_VARIABLE = "SDPAKIT_CACHE"
 
 _MAGIC = b"sdpakit-object-2\n"
 _DIGEST_BYTES = 32
+_ENTRY = re.compile(r"[0-9a-f]{64}\.o")
+_UNFINISHED = re.compile(r"[0-9a-f]{16}\..+")
+# A file that was begun so long ago, in seconds, is one that nobody will finish.
+_ABANDONED = 3600.0
 _warned: set[str] = set()
 
 
@@ -122,3 +129,39 @@ def write(key: str, content: bytes) -> None:
             with contextlib.suppress(OSError):
                 temporary.unlink()
         _warn_once(str(place), error)
+
+
+def entries(place: Path) -> list[Path]:
+    """Return the files of all entries in a directory, [] where there is none."""
+    return [path for path in _files(place) if _ENTRY.fullmatch(path.name)]
+
+
+def clear(place: Path) -> tuple[int, int]:
+    """Remove every entry of a directory, and what writers that died have left there.
+
+    Whoever has loaded an entry keeps it. Other files are not touched.
+
+    Returns
+    -------
+    int, int
+        Number and bytes of the files that were removed.
+
+    Raises
+    ------
+    OSError
+        If one cannot be removed.
+    """
+    count = size = 0
+    for path in _files(place):
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            status = path.stat()
+            is_old = time.time() - status.st_mtime > _ABANDONED
+            if _ENTRY.fullmatch(path.name) or (_UNFINISHED.fullmatch(path.name) and is_old):
+                path.unlink()
+                count, size = count + 1, size + status.st_size
+    return count, size
+
+
+def _files(place: Path) -> Iterator[Path]:
+    if place.is_dir():
+        yield from sorted(path for path in place.iterdir() if path.is_file())

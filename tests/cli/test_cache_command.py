@@ -1,0 +1,102 @@
+"""`sdpakit cache`: nothing but its own files is counted or removed."""
+
+import os
+
+import pytest
+from typer.testing import CliRunner
+
+from sdpakit.backends.numba_cpu import objectcache
+from sdpakit.cli.app import app
+
+KEY = "0123456789abcdef" * 4
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("SDPAKIT_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("SDPAKIT_CACHE", raising=False)
+    return tmp_path / "cpu"
+
+
+def sdpakit(*arguments):
+    return CliRunner().invoke(app, ["cache", *arguments])
+
+
+def test_an_empty_cache_is_shown_and_cleared(place):
+    shown = sdpakit("info")
+    assert shown.exit_code == 0
+    assert f"directory  {place}" in shown.output
+    assert "entries    0, 0.0 KiB" in shown.output
+    assert "state      ready" in shown.output
+    assert "removed 0 files" in sdpakit("clear").output
+    assert not place.exists()
+
+
+def test_entries_are_counted_and_removed_and_nothing_else(place):
+    objectcache.write(KEY, bytes(3000))
+    objectcache.write(KEY[::-1], bytes(2 << 20))
+    others = [place / "notes.txt", place / f"{KEY}.o.bak", place / f"{KEY[:16]}.being_written"]
+    for path in others:
+        path.write_text("mine")
+    abandoned = place / f"{KEY[:16]}.dead"
+    abandoned.write_text("half")
+    os.utime(abandoned, (1, 1))
+    assert "entries    2, 2.0 MiB" in sdpakit("info").output
+    cleared = sdpakit("clear")
+    assert cleared.exit_code == 0
+    assert "removed 3 files, 2.0 MiB" in cleared.output
+    assert sorted(place.iterdir()) == sorted(others)
+    assert objectcache.read(KEY) is None
+
+
+@pytest.mark.parametrize("action", ["info", "clear"])
+def test_a_cache_that_is_switched_off_says_so(place, monkeypatch, action):
+    objectcache.write(KEY, b"kept")
+    monkeypatch.setenv("SDPAKIT_CACHE", "0")
+    shown = sdpakit(action)
+    assert shown.exit_code == 0
+    assert "SDPAKIT_CACHE=0" in shown.output
+    assert (place / f"{KEY}.o").exists()
+
+
+@pytest.mark.parametrize("action", ["info", "clear"])
+def test_without_a_home_the_remedy_is_named(monkeypatch, action):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(objectcache, "directory", no_home)
+    shown = sdpakit(action)
+    assert shown.exit_code == 0
+    assert "set SDPAKIT_CACHE_DIR" in shown.output
+
+
+def test_a_file_in_its_place_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SDPAKIT_CACHE_DIR", str(tmp_path / "file"))
+    assert "cannot be used" in sdpakit("info").output
+    assert "removed 0 files" in sdpakit("clear").output
+
+
+def test_a_read_only_cache_is_shown_as_one(place, monkeypatch):
+    objectcache.write(KEY, b"kept")
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert "read-only" in sdpakit("info").output
+
+
+def test_what_cannot_be_removed_is_an_error(place, monkeypatch):
+    objectcache.write(KEY, b"kept")
+
+    def refuse(_path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.unlink", refuse)
+    cleared = sdpakit("clear")
+    assert cleared.exit_code == 1
+    assert "could not be cleared" in cleared.output
+
+
+def test_an_unknown_action_lists_the_known_ones():
+    shown = sdpakit("drop")
+    assert shown.exit_code == 2
+    assert "info" in shown.output
+    assert "clear" in shown.output
