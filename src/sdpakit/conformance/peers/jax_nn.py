@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Jax(Peer):
-    """The function with its XLA implementation; 64-bit types are on for float64 calls."""
+    """The function with its XLA implementation; 64-bit types are on where operands are float64."""
 
     name = "jax"
     packages = ("jax", "jaxlib")
@@ -79,9 +79,8 @@ class Jax(Peer):
         return dict(zip(names, shaped, strict=True))
 
     def _precision(self, call: Call) -> contextlib.AbstractContextManager[Any]:
-        enabled: contextlib.AbstractContextManager[Any] = self.jax.enable_x64(
-            call.spec.dtype == "float64"
-        )
+        wide = "float64" in (call.spec.dtype, call.spec.bias)
+        enabled: contextlib.AbstractContextManager[Any] = self.jax.enable_x64(wide)
         return enabled
 
     def _array(self, array: Any) -> Any:
