@@ -101,7 +101,7 @@ def _is_fitting(target: Target, case: Case, raised: StepError) -> bool:
 
 
 def _unfitting(target: Target, case: Case, raised: StepError) -> Outcome:
-    if isinstance(raised.error, UnsupportedSpecError):
+    if raised.violation or isinstance(raised.error, UnsupportedSpecError):
         return verdict_of(target, case, case.attention_spec(), raised)
     message = f"{raised}, in place of {_wanted(target, case)}"
     return Outcome(target.name, case.id, "error", message=message)

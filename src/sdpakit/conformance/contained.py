@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from sdpakit.conformance.undisturbed import DisturbedError, watched
+
 T = TypeVar("T")
 
 
@@ -28,13 +30,19 @@ class StepError(Exception):
     step : str
         What the target was asked for, "prepare".
     error : BaseException
-        What it raised.
+        What it raised, or `DisturbedError` where it changed the process that judges it.
+
+    Attributes
+    ----------
+    violation : str
+        What it changed, "" where it raised something of its own.
     """
 
     def __init__(self, step: str, error: BaseException) -> None:
         super().__init__(step, error)
         self.step = step
         self.error = error
+        self.violation = str(error) if isinstance(error, DisturbedError) else ""
 
     def __str__(self) -> str:
         return f"{self.step} raised {described(self.error)}{_place(self.error)}"
@@ -100,13 +108,13 @@ def step(name: str, function: Callable[..., T], /, *args: Any, **kwargs: Any) ->
     Raises
     ------
     StepError
-        Whatever the function raised, `SystemExit` included.
+        Whatever the function raised, `SystemExit` included, and what it changed in the process.
     KeyboardInterrupt
         As it came: that is the user, not the target.
     """
     try:
         with contained():
-            return function(*args, **kwargs)
+            return watched(name, function, *args, **kwargs)
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -155,9 +155,11 @@ def verdict_of(target: Target, case: Case, spec: AttentionSpec, raised: StepErro
     Returns
     -------
     Outcome
-        "refused" for `UnsupportedSpecError`, but "fail" where the target declares the spec; "error"
-        for anything else.
+        "refused" for `UnsupportedSpecError`, but "fail" where the target declares the spec; "fail"
+        where it changed the process; "error" for anything else.
     """
+    if raised.violation:
+        return Outcome(target.name, case.id, "fail", message=raised.violation)
     if not isinstance(raised.error, UnsupportedSpecError):
         return Outcome(target.name, case.id, "error", message=str(raised))
     try:

@@ -52,6 +52,7 @@ RULES: dict[str, Status] = {
     "FOLD-1": "forward",
     "OUT-1": "forward",
     "ERR-1": "forward",
+    "ENV-1": "forward",
 }
 
 

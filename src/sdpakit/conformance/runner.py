@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeAlias
 from sdpakit.conformance.model import Case, Outcome, Run, TargetInfo
 from sdpakit.conformance.selection import Check, as_level, find, select
 from sdpakit.conformance.target import Target
+from sdpakit.conformance.undisturbed import at_load
 from sdpakit.errors import ArgumentError, format_error
 
 TIME_LIMIT = 60.0
@@ -176,6 +177,24 @@ def judge(target: Target, wanted: Check) -> Outcome:
     return replace(outcome, seconds=time.perf_counter() - begin)
 
 
+def full_note(target: Target) -> str:
+    """Return what a target says of itself, and what loading it changed in the process.
+
+    Parameters
+    ----------
+    target : Target
+        As `resolve` returned it.
+
+    Returns
+    -------
+    str
+        One line.
+    """
+    changes = at_load(target)
+    left = f"loading it changed the process (ENV-1), which was put right: {'; '.join(changes)}"
+    return "; ".join([*([target.note] if target.note else []), *([left] if changes else [])])
+
+
 def judged_nothing(outcomes: Iterable[Outcome]) -> bool:
     """Return whether a target gave no result at all, so that no error of it could show.
 
@@ -244,7 +263,7 @@ class InProcess:
 
     def load(self) -> TargetInfo:
         """Return what a report says about the target."""
-        return TargetInfo(self.name, dict(self._target.versions), self._target.note)
+        return TargetInfo(self.name, dict(self._target.versions), full_note(self._target))
 
     def run(self, checks: Sequence[Check], on_outcome: OnOutcome = None) -> Iterator[Outcome]:
         """Judge the target; see `Subject.run`."""

@@ -53,6 +53,7 @@ def _serve(target: Target, source: IO[str], sink: IO[str]) -> None:
 
 def _load(request: dict[str, Any], sink: IO[str]) -> Target | None:
     """Find the target and make all cases, so that the first case is charged for neither."""
+    from sdpakit.conformance.runner import full_note
     from sdpakit.conformance.selection import select
     from sdpakit.conformance.targets.resolve import resolve
     from sdpakit.errors import SdpakitError
@@ -63,7 +64,7 @@ def _load(request: dict[str, Any], sink: IO[str]) -> Target | None:
         _say(sink, {"refused": str(error), "kind": type(error).__name__})
         return None
     select("stress")
-    _say(sink, {"versions": dict(target.versions), "note": target.note})
+    _say(sink, {"versions": dict(target.versions), "note": full_note(target)})
     return target
 
 

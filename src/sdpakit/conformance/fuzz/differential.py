@@ -14,6 +14,7 @@ from sdpakit.conformance.intake import by_name
 from sdpakit.conformance.judge import expected
 from sdpakit.conformance.model import Case
 from sdpakit.conformance.target import Target
+from sdpakit.conformance.undisturbed import watched
 from sdpakit.errors import UnsupportedSpecError
 
 
@@ -74,8 +75,8 @@ def split(targets: Sequence[Target], case: Case) -> Split:
 def _asked(target: Target, case: Case) -> _Answer | None:
     """Return the answer of a target, None if it refuses the spec."""
     try:
-        attention = target.prepare(case.attention_spec())
-        result = by_name(attention(**case.operands()), ("out",))
+        attention = watched("prepare", target.prepare, case.attention_spec())
+        result = by_name(watched("the call", attention, **case.operands()), ("out",))
         out = np.asarray(result["out"]).astype(np.float64)
     except UnsupportedSpecError:
         return None

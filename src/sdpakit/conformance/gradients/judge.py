@@ -47,6 +47,8 @@ def check_gradients(target: Target, case: Case) -> Outcome:
     except StepError as raised:
         if isinstance(raised.error, UnsupportedSpecError):
             return Outcome(target.name, case.id, "refused", message=str(raised.error))
+        if raised.violation:
+            return Outcome(target.name, case.id, "fail", message=raised.violation)
         return Outcome(target.name, case.id, "error", message=str(raised))
     return summed_up(target, case, found)
 

@@ -231,6 +231,33 @@ class keys_of_the_first_call:  # noqa: N801 - its name is that of the mutant
         return call
 
 
+class packed_by_identity:  # noqa: N801 - its name is that of the mutant
+    """Packed keys and values are kept by the identity of their arrays."""
+
+    def __init__(self) -> None:
+        # The arrays are held too, so that an id never comes to mean another one.
+        self._packed: dict[tuple[int, int], tuple[Array, Array, Array, Array]] = {}
+
+    def __call__(
+        self, right: Plain, spec: AttentionSpec, q: Any, k: Any, v: Any, **operands: Any
+    ) -> Entry:
+        """Return the outputs for the keys and values of a first call; see `Plain.attention`."""
+        packed = self._packed.setdefault((id(k), id(v)), (k, v, k.copy(), v.copy()))
+        return right.attention(spec, q, *packed[2:], **operands)
+
+
+class functions_of_numpy_replaced:  # noqa: N801 - its name is that of the mutant
+    """A function of NumPy is replaced by one that suits the program."""
+
+    def __call__(
+        self, right: Plain, spec: AttentionSpec, q: Any, k: Any, v: Any, **operands: Any
+    ) -> Entry:
+        """Return the outputs and leave another `abs` behind; see `Plain.attention`."""
+        found = right.attention(spec, q, k, v, **operands)
+        vars(np)["abs"] = np.zeros_like  # no error is larger than 0 then
+        return found
+
+
 class other_order_every_second_call:  # noqa: N801 - its name is that of the mutant
     """Sums are taken in the order in which parts are ready."""
 
@@ -427,6 +454,13 @@ MUTANTS: tuple[Mutant, ...] = (
         keys_of_the_first_call,
         "relations.changing_shapes.float32",
         "pytorch/pytorch#148545",
+    ),
+    mutant(Plain, "attention", packed_by_identity, "relations.overwritten_in_place.float32"),
+    mutant(
+        Plain,
+        "attention",
+        functions_of_numpy_replaced,
+        "relations.loading.float32 masks.causal_random.float32",
     ),
     mutant(Plain, "attention", other_order_every_second_call, "relations.causal_is_dense.float32"),
     mutant(Plain, "entry", order_of_the_batch, "relations.entry_alone.float32"),

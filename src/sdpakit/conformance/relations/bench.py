@@ -18,6 +18,7 @@ from sdpakit.conformance.inputs import Array, Draw
 from sdpakit.conformance.intake import by_name
 from sdpakit.conformance.model import Case, Level, Outcome, Profile, Shape
 from sdpakit.conformance.target import AnyTarget, Target, adopt, refusal
+from sdpakit.conformance.undisturbed import watched
 from sdpakit.conformance.witness import same_bits
 from sdpakit.errors import UnsupportedSpecError
 
@@ -58,9 +59,10 @@ class Bench:
         if not outputs:
             raise refusal(self.target.name, f"it gives no {', '.join(wanted)}")
         made = self._case(shape, {**spec, "outputs": outputs}).attention_spec()
-        attention = self.target.prepare(made)
+        # Looked at after each step: what a relation compares with later must not be the target's.
+        attention = watched("prepare", self.target.prepare, made)
         return lambda **operands: _Given(
-            by_name(attention(**operands), made.outputs), self.target, outputs
+            by_name(watched("the call", attention, **operands), made.outputs), self.target, outputs
         )
 
     def call(self, operands: Mapping[str, Any], shape: Shape = SHAPE, **spec: Any) -> Results:
@@ -196,6 +198,8 @@ def _judged(target: Target, relation: Relation, dtype: str) -> Outcome:
     except StepError as raised:
         if isinstance(raised.error, UnsupportedSpecError):
             return Outcome(target.name, name, "refused", message=str(raised.error))
+        if raised.violation:
+            return Outcome(target.name, name, "fail", message=raised.violation)
         return Outcome(target.name, name, "error", message=described(raised.error))
     message = "; ".join(wrong)
     if message:

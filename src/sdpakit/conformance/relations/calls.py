@@ -25,6 +25,7 @@ from sdpakit.conformance.relations.bench import (
     relation,
     too_far,
 )
+from sdpakit.conformance.undisturbed import at_load
 from sdpakit.dtypes import ACCUM_DTYPE
 from sdpakit.expr.operands import Scalar
 from sdpakit.masks import Causal, Window
@@ -192,6 +193,27 @@ def _out_of_some(bench: Bench) -> list[str]:
     return wrong + too_far({"out": plain["out"]}, alone, bench.allowed(given))
 
 
+def _overwritten(bench: Bench) -> list[str]:
+    """Overwrite k and v where they lie, and call again with the same array objects."""
+    given, other = bench.draw().qkv(), Bench(bench.target, bench.dtype, bench.seed + 1).draw().qkv()
+    kernel = bench.kernel(mask=Causal("bottom_right"))
+    kernel(**given)
+    for name in "kv":
+        given[name][...] = other[name]
+    found = kernel(**given)
+    fresh = kernel(q=given["q"], k=other["k"], v=other["v"])
+    allowed = bench.allowed(given, mask=Causal("bottom_right"))
+    return [f"after k and v were overwritten {text}" for text in too_far(fresh, found, allowed)]
+
+
+def _loaded(bench: Bench) -> list[str]:
+    """Look at what loading the target left behind, and what its first call does."""
+    if changes := at_load(bench.target):
+        return [f"loading the target changed the process: {text}" for text in changes]
+    bench.call(bench.draw().qkv())
+    return []
+
+
 CALLS: tuple[Relation, ...] = (
     relation(
         "one_after_another",
@@ -206,6 +228,18 @@ CALLS: tuple[Relation, ...] = (
         "sizes kept from an earlier call",
         _changing_shapes,
         source=gh("pytorch/pytorch#148545"),
+    ),
+    relation(
+        "overwritten_in_place",
+        "SHAPE-5 DET-1",
+        "packed keys or values that are kept by the identity or address of their array",
+        _overwritten,
+    ),
+    relation(
+        "loading",
+        "ENV-1",
+        "a library that sets flush to zero, or replaces functions of others, when it is loaded",
+        _loaded,
     ),
     relation("run_time_number", "EXPR-1", "a number kept from an earlier call", _run_time_number),
     relation(

@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 
 from sdpakit.conformance.contained import described
 from sdpakit.conformance.target import BaseTarget, Target, adopt
+from sdpakit.conformance.undisturbed import loaded
 from sdpakit.errors import ArgumentError, ArgumentTypeError, did_you_mean, format_error
 
 GROUP = "sdpakit.targets"
@@ -67,7 +68,8 @@ def resolve(text: str) -> Target:
     Returns
     -------
     Target
-        A fresh one, where the object is a class or factory. A function is named as the text.
+        A fresh one, where the object is a class or factory. A function is named as the text. What
+        loading it changed in the process is put right and remembered (`undisturbed.at_load`).
 
     Raises
     ------
@@ -78,10 +80,14 @@ def resolve(text: str) -> Target:
     BackendUnavailableError
         If a peer is not installed.
     """
-    from sdpakit.conformance import peers
-
     if not isinstance(text, str):
         raise _kind_error(str(text), text)
+    return loaded(lambda: _resolved(text))
+
+
+def _resolved(text: str) -> Target:
+    from sdpakit.conformance import peers
+
     if text in _OWN:
         return _own(text)
     if text in peers.names():
