@@ -1,4 +1,7 @@
-"""`torch.nn.attention.flex_attention`, eager: masks and logits become its two functions."""
+"""`torch.nn.attention.flex_attention`, eager: masks and logits become its two functions.
+
+It has no gradients on the CPU, and says so.
+"""
 
 from __future__ import annotations
 
@@ -91,15 +94,6 @@ class TorchFlex(Peer):
             # It gives None in place of an empty tensor.
             "lse": None if lse is None else to_array(self.torch, lse),
         }
-
-    def gradients(self, call: Call, dout: Any) -> dict[str, Any]:
-        """Return what autograd gives; see `Peer.gradients`."""
-        leaves = [x.detach().requires_grad_(True) for x in self._qkv(call)]
-        out, _ = self._run(call, leaves)
-        upstream = to_tensor(self.torch, self.name, call.heads_first(dout))
-        found = self.torch.autograd.grad(out, leaves, upstream)
-        arrays = [call.heads_first(to_array(self.torch, x)) for x in found]
-        return dict(zip(("dq", "dk", "dv"), arrays, strict=True))
 
     def _qkv(self, call: Call) -> list[Any]:
         with warnings.catch_warnings():
