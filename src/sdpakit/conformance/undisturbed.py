@@ -1,8 +1,8 @@
 """What a target must leave alone in the process that judges it (ENV-1), and how it is put right.
 
 Watched are the functions that the judge computes with, as they were when this module was imported,
-the floating-point environment of the thread, and places: the working directory, `sys.path` and
-`os.environ`. A judge that computes with what a target left behind would find anything right.
+the floating-point environment of the thread, and places: the working directory, `sys.path` and what
+`os.environ` held. A judge that computes with what a target left behind would find anything right.
 """
 
 from __future__ import annotations
@@ -122,15 +122,10 @@ class Watch:
         if sys.path != self._path:
             sys.path[:] = self._path
             yield "sys.path was changed"
-        now = dict(os.environ)
-        if now != self._environ:
-            names = sorted({name for name, _ in now.items() ^ self._environ.items()})
-            for name in names:
-                if name in self._environ:
-                    os.environ[name] = self._environ[name]
-                else:
-                    del os.environ[name]
-            yield f"os.environ was changed ({', '.join(names)})"
+        names = [name for name in self._environ if os.environ.get(name) != self._environ[name]]
+        if names:
+            os.environ.update(self._environ)
+            yield f"os.environ was changed ({', '.join(sorted(names))})"
 
 
 def watched(when: str, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
