@@ -9,12 +9,12 @@ import ml_dtypes
 import numpy as np
 from llvmlite import ir
 
-from sdpakit.backends.numba_cpu import abi, packing
-from sdpakit.backends.numba_cpu.codegen import compile_ir
+from sdpakit.backends.numba_cpu import abi
+from sdpakit.backends.numba_cpu.codegen import KernelText, compile_ir
 from sdpakit.backends.numba_cpu.irtypes import I64
 from sdpakit.backends.numba_cpu.isa import select_isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
-from sdpakit.backends.numba_cpu.module import emit_module
+from sdpakit.backends.numba_cpu.module import emit_module, packers_text
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
 NP = {
@@ -62,7 +62,7 @@ def elementwise(isa_name: str, element: str, **functions):
 
         e.loop(count, body)
         e.b.ret_void()
-    code = compile_ir(str(module), isa)
+    code = compile_ir(KernelText(str(module)), isa)
     lanes = isa.lanes(element)
 
     def call(name: str, x) -> np.ndarray:
@@ -74,19 +74,6 @@ def elementwise(isa_name: str, element: str, **functions):
         return out[: len(x)]
 
     return call
-
-
-def packers(layout: PanelLayout) -> str:
-    """Return the text of a module without the step, which takes most of the time to compile."""
-    module = ir.Module(name="test", context=ir.Context())
-    for emit in (
-        packing.emit_pack_q,
-        packing.emit_pack_k,
-        packing.emit_pack_v,
-        packing.emit_unpack_o,
-    ):
-        emit(module, layout)
-    return str(module)
 
 
 class Kernel:
@@ -105,7 +92,7 @@ class Kernel:
             dense=tuple(table.dtype for table in staged),
         )
         whole = more.pop("step", True)
-        text = emit_module(layout, **more) if whole else packers(layout)
+        text = emit_module(layout, **more) if whole else KernelText(packers_text(layout))
         self.code = compile_ir(text, layout.isa)
         self.element = np.dtype(layout.element)
         self.ctx = np.zeros(64, np.int64)

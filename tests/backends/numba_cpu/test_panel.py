@@ -431,7 +431,7 @@ def test_general_absence_hides_poison_in_full_tiles_too(target):
 def test_the_text_is_deterministic_and_names_its_phases(target):
     isa, element = target
     layout = Kernel(isa, element, 5, 17, mask=causal, statistics=True).layout
-    texts = {emit_module(layout, mask=causal, comment="spec: x") for _ in range(2)}
+    texts = {str(emit_module(layout, mask=causal, comment="spec: x")) for _ in range(2)}
     assert len(texts) == 1
     text = texts.pop()
     for phase in ("phase.qk", "phase.logits.partial", "phase.exp.full", "phase.pv", "; spec: x"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sdpakit.backends.numba_cpu import objectcache
@@ -12,10 +14,36 @@ from sdpakit.backends.numba_cpu.isa import Isa
 from sdpakit.errors import InternalError
 
 # Part of the key of cached objects: raise it when the pipeline below changes.
-PIPELINE_VERSION = 2
+PIPELINE_VERSION = 3
 
-_LOADED: dict[str, KernelModule] = {}  # changed under LLVM_LOCK
+_LOADED: dict[str, KernelModule] = {}  # changed under LLVM_LOCK, as is the next
+_OBJECTS: dict[str, bytes] = {}  # of modules that kernels share
 _COUNT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """IR text of a kernel: a module of its own, and those that it shares with other kernels.
+
+    Each is compiled for itself and kept for itself, so that a new kernel costs its own part. They
+    are linked when they are loaded: one may call functions of another.
+
+    Attributes
+    ----------
+    own : str
+        A whole module.
+    shared : tuple of str
+        Further whole modules, without a name that occurs twice.
+    """
+
+    own: str
+    shared: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((self.own, *self.shared))
+
+    def __str__(self) -> str:
+        return "\n".join(self)
 
 
 @functools.cache
@@ -64,19 +92,21 @@ def _emit(text: str, isa: Isa, form: str) -> Any:
 
 
 class KernelModule:
-    """Loaded machine code of one module; addresses are valid as long as the object lives.
+    """Loaded machine code of one kernel; addresses are valid as long as the object lives.
 
     Attributes
     ----------
-    ir : str
+    ir : KernelText
         IR text as it was emitted.
     isa : Isa
         What it was compiled for.
     from_cache : bool
-        Whether the machine code came from the disk.
+        Whether LLVM had nothing to compile for it.
     """
 
-    def __init__(self, text: str, isa: Isa, code: bytes, *, from_cache: bool) -> None:
+    def __init__(
+        self, text: KernelText, isa: Isa, codes: Sequence[bytes], *, from_cache: bool
+    ) -> None:
         self.ir = text
         self.isa = isa
         self.from_cache = from_cache
@@ -84,7 +114,8 @@ class KernelModule:
             llvm = _llvm()
             empty = llvm.parse_assembly("")
             self._engine = llvm.create_mcjit_compiler(empty, _target_machine(isa))
-            self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+            for code in codes:
+                self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
             self._engine.finalize_object()
 
     def address(self, name: str) -> int:
@@ -105,8 +136,8 @@ class KernelModule:
     def asm(self) -> str:
         """Assembly text, compiled anew from the IR."""
         with LLVM_LOCK:
-            text: str = _emit(self.ir, self.isa, "emit_assembly")
-        return text
+            texts = [_emit(text, self.isa, "emit_assembly") for text in self.ir]
+        return "\n".join(texts)
 
 
 def _key(text: str, isa: Isa) -> str:
@@ -118,46 +149,52 @@ def _key(text: str, isa: Isa) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _compile(text: str, isa: Isa) -> bytes:
-    global _COUNT
-    _COUNT += 1
-    code: bytes = _emit(text, isa, "emit_object")
-    return code
-
-
-def _load(text: str, isa: Isa, key: str) -> KernelModule:
-    stored = objectcache.read(key)
+def _object(text: str, isa: Isa, key: str) -> tuple[bytes, bool]:
+    """Return the object code of one module, and whether it was there already."""
+    stored = _OBJECTS.get(key) or objectcache.read(key)
     if stored is not None:
-        return KernelModule(text, isa, stored, from_cache=True)
-    code = _compile(text, isa)
+        return stored, True
+    code: bytes = _emit(text, isa, "emit_object")
     objectcache.write(key, code)
-    return KernelModule(text, isa, code, from_cache=False)
+    return code, False
 
 
-def compile_ir(text: str, isa: Isa) -> KernelModule:
+def _load(text: KernelText, isa: Isa, keys: Sequence[str]) -> KernelModule:
+    global _COUNT
+    codes, known = zip(
+        *(_object(part, isa, key) for part, key in zip(text, keys, strict=True)), strict=True
+    )
+    _OBJECTS.update(zip(keys[1:], codes[1:], strict=True))
+    _COUNT += not all(known)
+    return KernelModule(text, isa, codes, from_cache=all(known))
+
+
+def compile_ir(text: KernelText, isa: Isa) -> KernelModule:
     """Return the loaded code of an IR text; equal texts in one process give the same object.
 
     Parameters
     ----------
-    text : str
-        A whole module.
+    text : KernelText
+        Whole modules.
     isa : Isa
         What to compile for; must be one that the host runs.
     """
-    key = _key(text, isa)
+    keys = [_key(part, isa) for part in text]
+    name = " ".join(keys)
     with LLVM_LOCK:  # LLVM itself runs in one thread at a time
-        found = _LOADED.get(key)
+        found = _LOADED.get(name)
         if found is None:
-            found = _LOADED[key] = _load(text, isa, key)
+            found = _LOADED[name] = _load(text, isa, keys)
         return found
 
 
 def compile_count() -> int:
-    """Return how many modules LLVM has compiled in this process; cache hits do not count."""
+    """Return how many kernels LLVM has compiled in this process; cache hits do not count."""
     return _COUNT
 
 
 def clear_loaded() -> None:
-    """Forget the modules of this process; those in use stay alive."""
+    """Forget the code of this process; what is in use stays alive."""
     with LLVM_LOCK:
         _LOADED.clear()
+        _OBJECTS.clear()

@@ -10,6 +10,11 @@ from llvmlite import ir
 from sdpakit.backends.numba_cpu.irtypes import I64, IrType, Value
 
 
+def new_module(name: str) -> Any:
+    """Return an empty module; in a context of its own, so that its text is always the same."""
+    return ir.Module(name=name, context=ir.Context())
+
+
 def declare(module: Any, name: str, result: IrType, arguments: Sequence[IrType]) -> Value:
     """Return the function of the module with that name, declared if it was not."""
     found = module.globals.get(name)

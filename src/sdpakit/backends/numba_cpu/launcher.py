@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from sdpakit.backends.numba_cpu import context, driver, pool, schedule
-from sdpakit.backends.numba_cpu.codegen import compile_ir
 from sdpakit.backends.numba_cpu.context import Array, ContextLayout, Ints, address, float_bits
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK, computed_once
-from sdpakit.backends.numba_cpu.lower import Plan, lower
+from sdpakit.backends.numba_cpu.lower import Plan, Stages, lower
 from sdpakit.expr.nodes import Index, postorder
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class Code:
     def __init__(self, artifact: Artifact) -> None:
         self.deal = functools.lru_cache(maxsize=KEPT_DEALS)(self._deal)
         self.plan: Plan = artifact.meta["plan"]
-        self.module = compile_ir(cast(str, artifact.stages["llvm"]), self.plan.layout.isa)
+        self.module = cast(Stages, artifact.stages).compiled()
         self.context = ContextLayout.of(self.plan.program)
         self.template = self._template()
 

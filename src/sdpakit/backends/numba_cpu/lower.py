@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from llvmlite import ir
 
 from sdpakit.backends.base import Artifact, Options
-from sdpakit.backends.numba_cpu.codegen import compile_ir
+from sdpakit.backends.numba_cpu.codegen import KernelModule, KernelText, compile_ir
 from sdpakit.backends.numba_cpu.context import ContextLayout
 from sdpakit.backends.numba_cpu.functions import new_function
 from sdpakit.backends.numba_cpu.irtypes import I64, Value
@@ -102,16 +102,28 @@ class Plan:
 
 
 class Stages(Mapping[str, str | bytes]):
-    """Stages of an artifact; "asm" is made when it is asked for, as it needs a compilation."""
+    """Stages of an artifact; "asm" is made when it is asked for, as it needs a compilation.
 
-    def __init__(self, program_text: str, llvm: str, isa: Isa) -> None:
-        self._texts = {"ir": program_text, "llvm": llvm}
-        self._isa = isa
+    Parameters
+    ----------
+    program_text : str
+        The stage "ir".
+    llvm : KernelText
+        What the stage "llvm" prints.
+    isa : Isa
+        What to compile for.
+    """
+
+    def __init__(self, program_text: str, llvm: KernelText, isa: Isa) -> None:
+        self._texts = {"ir": program_text, "llvm": str(llvm)}
+        self._llvm, self._isa = llvm, isa
+
+    def compiled(self) -> KernelModule:
+        """Return the loaded code."""
+        return compile_ir(self._llvm, self._isa)
 
     def __getitem__(self, name: str) -> str:
-        if name == "asm":
-            return compile_ir(self._texts["llvm"], self._isa).asm
-        return self._texts[name]
+        return self.compiled().asm if name == "asm" else self._texts[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter((*self._texts, "asm"))
@@ -145,7 +157,7 @@ def lower(program: Program, options: Options, int_bits: int = 32) -> Artifact:
     return Artifact(NAME, key, program, Stages(text, llvm, isa), {"plan": plan, "options": options})
 
 
-def _module_text(plan: Plan, program_text: str) -> str:
+def _module_text(plan: Plan, program_text: str) -> KernelText:
     program = plan.program
     context = ContextLayout.of(program)
 

@@ -1,13 +1,15 @@
-"""The LLVM module of one kernel: packers, panel step, unpacker, as readable text."""
+"""The LLVM modules of one kernel, as readable text: its step, products, packers."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from llvmlite import ir
-
-from sdpakit.backends.numba_cpu import packing
+from sdpakit.backends.numba_cpu import packing, products
+from sdpakit.backends.numba_cpu.codegen import KernelText
+from sdpakit.backends.numba_cpu.functions import new_module
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.logits import LogitFn, MaskFn, Pairs
 from sdpakit.backends.numba_cpu.panel import PanelStep
@@ -22,7 +24,7 @@ def emit_module(
     staged: Sequence[Staged] = (),
     extend: Callable[[Any], None] | None = None,
     comment: str = "",
-) -> str:
+) -> KernelText:
     """Return the IR text of a kernel.
 
     Parameters
@@ -38,16 +40,12 @@ def emit_module(
 
     Returns
     -------
-    str
-        Deterministic text with the functions begin, pack_q, pack_k, pack_v, step and unpack_o.
+    KernelText
+        Deterministic text with the functions begin, step, pack_q, pack_k, pack_v and unpack_o.
     """
-    module = ir.Module(name="sdpakit", context=ir.Context())
+    module = new_module("sdpakit")
     packing.emit_begin(module, layout)
-    packing.emit_pack_q(module, layout)
-    packing.emit_pack_k(module, layout)
-    packing.emit_pack_v(module, layout)
     PanelStep(module, layout, Pairs(logit, mask, int_bits, staged)).emit()
-    packing.emit_unpack_o(module, layout)
     if extend is not None:
         extend(module)
     head = [
@@ -55,4 +53,27 @@ def emit_module(
         f"isa {layout.isa.name}, element {layout.element}, panel of {layout.width} queries, "
         f"tiles of {layout.block_kv} keys, register tile {layout.rows} x {layout.vectors} vectors",
     ]
-    return "".join(f"; {line}\n" for line in head) + str(module)
+    shared = [products.qk_text(layout), packers_text(layout)]
+    if layout.v_head_dim:
+        shared.append(products.pv_text(layout))
+    return KernelText(commented(head, module), tuple(shared))
+
+
+def commented(lines: Sequence[str], module: Any) -> str:
+    """Return the text of a module under some lines of comment."""
+    return "".join(f"; {line}\n" for line in lines) + str(module)
+
+
+def packers_text(layout: PanelLayout) -> str:
+    """Return the module of the packers, which know neither mask nor logit nor further outputs."""
+    return _packers_text(replace(layout, statistics=False, row_maximum=False, dense=()))
+
+
+@functools.lru_cache(maxsize=64)
+def _packers_text(layout: PanelLayout) -> str:
+    module = new_module("sdpakit_packers")
+    packing.emit_pack_q(module, layout)
+    packing.emit_pack_k(module, layout)
+    packing.emit_pack_v(module, layout)
+    packing.emit_unpack_o(module, layout)
+    return str(module)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from sdpakit.backends.numba_cpu import abi
@@ -31,7 +30,7 @@ from sdpakit.backends.numba_cpu.fused import FusedPhase
 from sdpakit.backends.numba_cpu.irtypes import Value
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.logits import LogitPhase, Pairs
-from sdpakit.backends.numba_cpu.microkernels import PvOperands, pv_tile, qk_tile, store_tile
+from sdpakit.backends.numba_cpu.products import call_pv, call_qk, columns_in_memory
 from sdpakit.backends.numba_cpu.softmax import SoftmaxPhase
 from sdpakit.backends.numba_cpu.staging import StagingLoop
 
@@ -95,17 +94,11 @@ class PanelStep:
 
     def qk(self) -> list[Value]:
         """Emit phase 1; return the maximum of each column over all rows, pad rows included."""
-        e, layout = self.e, self.layout
-
-        def body(g: Value, top: list[Value]) -> Sequence[Value]:
-            products = qk_tile(e, layout, *self.frame.qk_operands(g))
-            s = self.frame.weights(e.imul(g, e.c(layout.rows)))
-            return store_tile(e, layout, products, s, top)
-
-        lowest = [e.const(-math.inf)] * layout.vectors
-        top = e.loop(self.frame.groups, body, lowest, "phase.qk", guard=False)
+        e, layout, frame, arg = self.e, self.layout, self.frame, self.frame.arg
+        place = columns_in_memory(e, layout)
+        call_qk(e, layout, (arg["kt"], arg["qt"], frame.ahead(), arg["p"], frame.groups), place)
         self._clear_rows()
-        return top
+        return [e.load(frame.vector(place, v)) for v in range(layout.vectors)]
 
     def _clear_rows(self) -> None:
         """Make the products of rows past the last key absent."""
@@ -121,58 +114,17 @@ class PanelStep:
 
     def pv(self) -> None:
         """Emit phase 5; its guarded form runs only where a poisoned V meets an absent pair."""
-        e, b, frame = self.e, self.e.b, self.frame
+        e, frame = self.e, self.frame
         if self.layout.v_head_dim == 0:
-            return
-        if self.pairs.logit is None and self.pairs.mask is None:
-            self.pv_groups(guarded=False)
             return
         poisoned = frame.flag(abi.FLAG_NONFINITE_V)
         if self.pairs.logit is None:
-            poisoned = e.and_(poisoned, frame.partial)
-        with b.if_else(poisoned, likely=False) as (on_true, on_false):
-            with on_true:
-                self.pv_groups(guarded=True)
-            with on_false:
-                self.pv_groups(guarded=False)
-
-    def pv_groups(self, *, guarded: bool) -> None:
-        """Emit a loop over groups of columns of V for each of the (at most two) group sizes."""
-        groups = self.layout.v_groups
-        for size in sorted({size for _, size, _ in groups}, reverse=True):
-            same = [(d0, start) for d0, of, start in groups if of == size]
-            self._pv_loop(size, len(same), *same[0], guarded=guarded)
-
-    def _pv_loop(self, size: int, count: int, d0: int, start: int, *, guarded: bool) -> None:
-        """Emit the loop over `count` groups of one size, the first of column d0 at byte `start`."""
-        e, layout, frame, arg = self.e, self.layout, self.frame, self.frame.arg
-        v_start = e.iadd(arg["vt"], e.imul(frame.first, e.c(size * layout.esz)))
-        v_start = e.iadd(v_start, e.c(start))
-        out_start = e.iadd(arg["ot"], e.c(d0 * layout.row_bytes))
-
-        def body(g: Value, _: list[Value]) -> Sequence[Value]:
-            v = e.offset(v_start, e.imul(g, e.c(layout.v_group_bytes(size))))
-            out = e.offset(out_start, e.imul(g, e.c(size * layout.row_bytes)))
-            alpha = [e.load(frame.stat("alpha", i)) for i in range(layout.vectors)]
-            operands = PvOperands(v, e.pointer(arg["p"]), out, alpha, frame.n)
-            if guarded:
-                self._pv_columns(size, operands)
-            else:
-                pv_tile(e, layout, size, size, operands, guarded=False)
-            return ()
-
-        name = f"phase.pv.{size}.absent" if guarded else f"phase.pv.{size}"
-        e.loop(e.c(count), body, (), name, guard=False)
-
-    def _pv_columns(self, size: int, group: PvOperands) -> None:
-        """Emit the guarded products one column at a time: rare, so short code counts for more."""
-        e, layout = self.e, self.layout
-
-        def body(r: Value, _: list[Value]) -> Sequence[Value]:
-            v = e.offset(group.v, e.imul(r, e.c(layout.esz)))
-            out = e.offset(group.out, e.imul(r, e.c(layout.row_bytes)))
-            column = replace(group, v=v, out=out)
-            pv_tile(e, layout, 1, size, column, guarded=True)
-            return ()
-
-        e.loop(e.c(size), body, (), "pv.column", guard=False)
+            poisoned = e.c1(0) if self.pairs.mask is None else e.and_(poisoned, frame.partial)
+        names = {"vt": "vt", "p": "p", "out": "ot"}
+        operands = {name: frame.arg[argument] for name, argument in names.items()} | {
+            "alpha": frame.stat("alpha", 0),
+            "first": frame.first,
+            "n": frame.n,
+            "guarded": poisoned,
+        }
+        call_pv(e, self.layout, operands)

@@ -14,12 +14,13 @@ from sdpakit.arrays.storage import numpy_dtype
 from sdpakit.backends.numba_cpu import context, pool, schedule
 from sdpakit.backends.numba_cpu.backward import driver
 from sdpakit.backends.numba_cpu.backward.lower import BackwardPlan, lower_backward
+from sdpakit.backends.numba_cpu.backward.packers import Stored, packer_symbols
 from sdpakit.backends.numba_cpu.backward.rows import Rows, prepare_rows
 from sdpakit.backends.numba_cpu.backward.tables import fill_sums, owned
-from sdpakit.backends.numba_cpu.codegen import compile_ir
 from sdpakit.backends.numba_cpu.context import ContextLayout, Ints, address, float_bits
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK
 from sdpakit.backends.numba_cpu.launcher import CpuLauncher, split_scale
+from sdpakit.backends.numba_cpu.lower import Stages
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, BackwardCall, Call
@@ -63,8 +64,7 @@ class _Code:
     def __init__(self, artifact: Artifact) -> None:
         self.plan: BackwardPlan = artifact.meta["plan"]
         self.layout = self.plan.layout
-        isa = self.layout.keys.isa
-        self.module = compile_ir(cast(str, artifact.stages["llvm"]), isa)
+        self.module = cast(Stages, artifact.stages).compiled()
         self.context = ContextLayout.of(self.plan.plan.program)
         self.sums_slots = max(
             (t.slot + 1 + len(t.load.indices) for t in self.plan.tables), default=0
@@ -75,8 +75,9 @@ class _Code:
     def _template(self) -> Ints:
         layout, keys = self.layout, self.layout.keys
         d = np.zeros(driver.FIELDS, np.int64)
+        symbols = packer_symbols(self.layout, Stored.of(self.plan.plan.program))
         for name, field in _FUNCTIONS.items():
-            d[field] = self.module.address(name)
+            d[field] = self.module.address(symbols.get(name, name))
         if self.plan.plan.has_mask:
             d[driver.KEY_RANGES] = self.module.address("key_ranges")
             d[driver.TILE_CLASS] = self.module.address("tile_class")

@@ -5,21 +5,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
-
-from llvmlite import ir
+from typing import TYPE_CHECKING
 
 from sdpakit.backends.base import Artifact, Options
-from sdpakit.backends.numba_cpu.backward import packing
+from sdpakit.backends.numba_cpu import products
 from sdpakit.backends.numba_cpu.backward.layout import BackwardLayout, backward_layout
-from sdpakit.backends.numba_cpu.backward.outer import OuterProduct
+from sdpakit.backends.numba_cpu.backward.outer import outer_text
+from sdpakit.backends.numba_cpu.backward.packers import Stored, packers_text
 from sdpakit.backends.numba_cpu.backward.step import BackwardStep, PairTerms
 from sdpakit.backends.numba_cpu.backward.tables import TableGradient, table_gradients
+from sdpakit.backends.numba_cpu.codegen import KernelText
 from sdpakit.backends.numba_cpu.context import ContextLayout
+from sdpakit.backends.numba_cpu.functions import new_module
 from sdpakit.backends.numba_cpu.lower import NAME, Plan, Stages, lower, staged_tables
 from sdpakit.backends.numba_cpu.lower_expr import Walker
 from sdpakit.backends.numba_cpu.lower_ranges import emit_ranges
-from sdpakit.backends.numba_cpu.packing import emit_unpack_o
+from sdpakit.backends.numba_cpu.module import commented
 from sdpakit.expr.derivative import derivative
 from sdpakit.expr.nodes import Const, Dot, Expr
 from sdpakit.ir.printer import to_text
@@ -104,12 +105,10 @@ def lower_backward(program: Program, options: Options, int_bits: int = 32) -> Ar
     return Artifact(NAME, key, program, Stages(text, llvm, isa), meta)
 
 
-def _module_text(plan: BackwardPlan, program_text: str) -> str:
+def _module_text(plan: BackwardPlan, program_text: str) -> KernelText:
     program, layout = plan.plan.program, plan.layout
-    module = ir.Module(name="sdpakit_backward", context=ir.Context())
-    _emit_packers(module, plan)
+    module = new_module("sdpakit_backward")
     BackwardStep(module, "step", layout, _pair_terms(plan, with_tables=False)).emit()
-    OuterProduct(module, layout).emit()
     if plan.tables:
         BackwardStep(module, "tables", layout, _pair_terms(plan, with_tables=True)).emit()
     if plan.plan.has_mask:
@@ -121,26 +120,14 @@ def _module_text(plan: BackwardPlan, program_text: str) -> str:
         f"{keys.width} queries, tiles of {keys.block_kv} keys, register tile {keys.rows} x "
         f"{keys.vectors} vectors",
     ]
-    return "".join(f"; {line}\n" for line in head) + str(module)
-
-
-def _emit_packers(module: Any, plan: BackwardPlan) -> None:
-    layout, program = plan.layout, plan.plan.program
-    keys, values = layout.keys, layout.values
-    d, dv = program.head_dim, program.v_head_dim
-    packing.emit_rows(module, keys, "rows_k")
-    packing.emit_rows(module, values, "rows_v")
-    packing.emit_columns(module, layout, "columns_k")
-    packing.emit_lanes(module, keys, "lanes_q", d, program.dtype)
-    packing.emit_lanes(module, keys, "lanes_do", dv, program.out_dtype)
-    packing.emit_lanes(module, keys, "lanes_out", dv, program.accum_dtype)
-    packing.emit_factors(module, layout, "factors_q", d, program.dtype)
-    packing.emit_factors(module, layout, "factors_do", dv, program.out_dtype)
-    packing.emit_delta(module, keys, dv)
-    packing.emit_clear(module, keys)
-    packing.emit_sums(module, keys, "sums_k", d, layout.sum_row_bytes(d))
-    packing.emit_sums(module, keys, "sums_v", dv, layout.sum_row_bytes(dv))
-    emit_unpack_o(module, values)  # dQ, in the dtype of q
+    texts = (
+        products.qk_text(keys),
+        products.qk_text(layout.values),  # the same where both widths are
+        products.pv_text(layout.values),
+        outer_text(keys),
+        packers_text(layout, Stored.of(program)),
+    )
+    return KernelText(commented(head, module), tuple(dict.fromkeys(texts)))
 
 
 def _pair_terms(plan: BackwardPlan, *, with_tables: bool) -> PairTerms:

@@ -7,14 +7,15 @@ bits do not depend on how the rows are dealt out to blocks and runs (DET-1).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
 
-from sdpakit.backends.numba_cpu.backward.layout import BackwardLayout
-from sdpakit.backends.numba_cpu.functions import new_function
+from sdpakit.backends.numba_cpu.functions import new_function, new_module
 from sdpakit.backends.numba_cpu.irtypes import Value
+from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.microkernels import prefetch
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
@@ -24,6 +25,19 @@ ARGUMENTS = (
 )
 
 LANES_AT_ONCE = 8  # between two jumps, at most: more only makes the code longer
+
+
+def outer_text(layout: PanelLayout) -> str:
+    """Return the module with `outer`, which knows no width: only ISA and element matter."""
+    element = layout.element
+    return _outer_text(PanelLayout(layout.isa, element, element, head_dim=1, v_head_dim=0))
+
+
+@functools.lru_cache(maxsize=16)
+def _outer_text(layout: PanelLayout) -> str:
+    module = new_module("sdpakit_outer")
+    OuterProduct(module, layout).emit()
+    return str(module)
 
 
 class OuterProduct:
@@ -38,14 +52,14 @@ class OuterProduct:
     ----------
     module : llvmlite.ir.Module
         Where the function goes.
-    layout : BackwardLayout
-        Sizes.
+    layout : PanelLayout
+        Element and register tile.
     """
 
-    def __init__(self, module: Any, layout: BackwardLayout) -> None:
+    def __init__(self, module: Any, layout: PanelLayout) -> None:
         b = new_function(module, "outer", ARGUMENTS, result=ir.VoidType())
-        self.layout = layout.keys
-        self.e = VectorEmitter(b, layout.keys.isa, layout.keys.element)
+        self.layout = layout
+        self.e = VectorEmitter(b, layout.isa, layout.element)
         self.arg: dict[str, Value] = dict(zip(ARGUMENTS, b.function.args, strict=True))
 
     def emit(self) -> None:
@@ -110,7 +124,8 @@ class OuterProduct:
     def _panel(self, a: Value, b: Value, acc: list[Value], *, guarded: bool) -> list[Value]:
         """Emit the W rows of one panel."""
         e, layout = self.e, self.layout
-        count = min(LANES_AT_ONCE, layout.width)
+        # Guarded terms are rare: short code counts for more.
+        count = 1 if guarded else min(LANES_AT_ONCE, layout.width)
 
         def lanes(_: Value, carried: list[Value]) -> list[Value]:
             a_at, b_at, *sums = carried

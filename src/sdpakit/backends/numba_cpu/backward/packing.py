@@ -282,9 +282,9 @@ def emit_factors(module: Any, layout: BackwardLayout, name: str, width: int, dty
     p.finish()
 
 
-def emit_delta(module: Any, layout: PanelLayout, width: int) -> None:
-    """Emit delta(a, b, dst): dst[0:W] = sum_d a[d][0:W] * b[d][0:W] over `width` rows."""
-    p = Packer(module, layout, "delta", ("a", "b", "dst"))
+def emit_delta(module: Any, layout: PanelLayout, name: str, width: int) -> None:
+    """Emit NAME(a, b, dst): dst[0:W] = sum_d a[d][0:W] * b[d][0:W] over `width` rows."""
+    p = Packer(module, layout, name, ("a", "b", "dst"))
     e, arg = p.e, p.arg
 
     def row(d: Value, carried: list[Value]) -> list[Value]:
@@ -301,9 +301,9 @@ def emit_delta(module: Any, layout: PanelLayout, width: int) -> None:
     e.b.ret_void()
 
 
-def emit_clear(module: Any, layout: PanelLayout) -> None:
-    """Emit clear(address, size): zeros in a number of bytes that is a multiple of a panel row."""
-    p = Packer(module, layout, "clear", ("address", "size"))
+def emit_clear(module: Any, layout: PanelLayout, name: str) -> None:
+    """Emit NAME(address, size): zeros in a number of bytes that is a multiple of a panel row."""
+    p = Packer(module, layout, name, ("address", "size"))
     e, arg = p.e, p.arg
 
     def row(i: Value) -> None:

@@ -31,7 +31,7 @@ from sdpakit.backends.numba_cpu.functions import new_function
 from sdpakit.backends.numba_cpu.irtypes import Value
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.logits import NATURAL
-from sdpakit.backends.numba_cpu.microkernels import PvOperands, pv_tile, qk_tile
+from sdpakit.backends.numba_cpu.products import call_pv, call_qk, columns_in_memory
 from sdpakit.backends.numba_cpu.vector import Lanes, VectorEmitter
 
 ARGUMENTS = (
@@ -151,21 +151,12 @@ class BackwardStep:
 
     def _products(self, layout: PanelLayout, at: int, lanes: str, target: Value) -> None:
         """Emit the products of packed rows with the lanes of a panel."""
-        e = self.e
+        e, right, group = self.e, self.part(lanes), self.first_group
         source = e.iadd(self.arg["tile"], e.c(at))
-        right = e.pointer(self.part(lanes))
-
-        def group(i: Value, _: list[Value]) -> Sequence[Value]:
-            g = e.iadd(i, self.first_group)
-            rows = e.offset(source, e.imul(g, e.c(layout.rows * layout.k_row_bytes)))
-            products = qk_tile(e, layout, rows, right, right)
-            place = self.row(target, e.imul(g, e.c(layout.rows)))
-            for k, value in enumerate(products):
-                e.store(value, self.vector(place, k))
-            return ()
-
-        count = e.isub(self.end_group, self.first_group)
-        e.loop(count, group, (), f"phase.{lanes}", guard=False)
+        rows = e.iadd(source, e.imul(group, e.c(layout.rows * layout.k_row_bytes)))
+        place = self.row(target, e.imul(group, e.c(layout.rows)))
+        count = e.isub(self.end_group, group)
+        call_qk(e, layout, (rows, right, right, place, count))
 
     def _pairs(self) -> None:
         """Emit phase 3 in the variants that a tile may need."""
@@ -282,48 +273,20 @@ class BackwardStep:
 
     def _dq(self) -> None:
         """Emit phase 4; terms of absent pairs are picked out where K is not finite."""
-        e = self.e
-        with e.b.if_else(self._flag(FLAG_NONFINITE_KEYS), likely=False) as (on_true, on_false):
-            with on_true:
-                self._dq_groups(guarded=True)
-            with on_false:
-                self._dq_groups(guarded=False)
-
-    def _dq_groups(self, *, guarded: bool) -> None:
-        groups = self.sizes.values.v_groups
-        for size in sorted({size for _, size, _ in groups}, reverse=True):
-            same = [(d0, start) for d0, of, start in groups if of == size]
-            self._dq_loop(size, len(same), *same[0], guarded=guarded)
-
-    def _dq_loop(self, size: int, count: int, d0: int, start: int, *, guarded: bool) -> None:
-        """Emit the loop over `count` groups of `size` columns of K, the first of column d0."""
         e, layout = self.e, self.sizes.values
-        shift = e.imul(self.first, e.c(size * layout.esz))
-        columns = e.iadd(e.iadd(self.arg["tile"], e.c(self.sizes.k_columns_at + start)), shift)
-        out = e.iadd(self.part("dqt"), e.c(d0 * layout.row_bytes))
-        weights = self.row(self.slopes, self.first)
-        ones = [e.const(1.0) for _ in self.vectors]
-
-        def column(k: Value, target: Value, width: int) -> None:
-            operands = PvOperands(k, weights, target, ones, self.count)
-            pv_tile(e, layout, width, size, operands, guarded=guarded)
-
-        def group(g: Value, _: list[Value]) -> Sequence[Value]:
-            k = e.offset(columns, e.imul(g, e.c(layout.v_group_bytes(size))))
-            target = e.offset(out, e.imul(g, e.c(size * layout.row_bytes)))
-            if not guarded:
-                column(k, target, size)
-                return ()
-
-            def single(r: Value, _: list[Value]) -> Sequence[Value]:
-                at = e.offset(k, e.imul(r, e.c(layout.esz)))
-                column(at, e.offset(target, e.imul(r, e.c(layout.row_bytes))), 1)
-                return ()
-
-            e.loop(e.c(size), single, (), "dq.column", guard=False)
-            return ()
-
-        e.loop(e.c(count), group, (), f"phase.dq.{size}", guard=False)
+        ones = columns_in_memory(e, layout)
+        for v in self.vectors:
+            e.store(e.const(1.0), self.vector(ones, v))
+        operands = {
+            "vt": e.iadd(self.arg["tile"], e.c(self.sizes.k_columns_at)),
+            "p": self.row(self.slopes, self.first),
+            "out": self.part("dqt"),
+            "alpha": ones,
+            "first": self.first,
+            "n": self.count,
+            "guarded": self._flag(FLAG_NONFINITE_KEYS),
+        }
+        call_pv(e, layout, operands)
 
     # --- lanes ---
 
