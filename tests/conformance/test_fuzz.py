@@ -2,24 +2,31 @@
 
 import dataclasses
 import math
+import time
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+import sdpakit as sk
 from sdpakit.conformance import builtin_targets, check
 from sdpakit.conformance.fuzz import Hostile, Operands
 from sdpakit.conformance.fuzz.differential import split
+from sdpakit.conformance.fuzz.features import Known, Learned, features, kind
 from sdpakit.conformance.fuzz.paste import paste
-from sdpakit.conformance.fuzz.search import search
+from sdpakit.conformance.fuzz.search import Finding, Search, search
 from sdpakit.conformance.fuzz.session import fuzz
 from sdpakit.conformance.fuzz.strategies import cases
 from sdpakit.conformance.inputs import Draw
 from sdpakit.conformance.model import Case, Shape
+from sdpakit.conformance.targets.function import FunctionTarget
 from sdpakit.conformance.targets.naive import Naive
 from sdpakit.errors import ArgumentError
+from sdpakit.logits import Alibi
+from sdpakit.masks import Causal, Dense
 
 TARGETS = builtin_targets()
+NOTHING = frozenset()
 FEW = settings(
     max_examples=25,
     derandomize=True,
@@ -88,7 +95,7 @@ def flat(operands):
 
 
 def test_a_fault_is_found_and_shrunk():
-    found = search([NoCap()], seconds=120, hostile=False)
+    found = search([NoCap()], seconds=120, hostile=False, most=1)
     assert found.finding is not None
     assert "fail" in found.finding.message
     case = pasted(found.finding.source)
@@ -100,8 +107,135 @@ def test_a_fault_is_found_and_shrunk():
 
 
 def test_the_same_seed_gives_the_same_finding():
-    first, second = (search([NoCap()], seconds=120, first_seed=3, hostile=False) for _ in "ab")
+    first, second = (
+        search([NoCap()], seconds=120, first_seed=3, hostile=False, most=1) for _ in "ab"
+    )
     assert first.finding == second.finding
+
+
+class TwiceWrong(Naive):
+    """Divides by the number of keys, and gives `out` no width where there are lengths."""
+
+    name = "twice_wrong"
+
+    def attention(self, spec, q, k, v, **operands):
+        if k.shape[2 if spec.layout == "bhsd" else 1] == 0:
+            raise ZeroDivisionError("by no keys")
+        found = super().attention(spec, q, k, v, **operands)
+        return {**found, "out": found["out"][..., :0]} if spec.kv_lens else found
+
+
+def test_one_finding_does_not_hide_others():
+    found = search([TwiceWrong()], seconds=250, hostile=False, most=2)
+    kinds = {finding.known.kind: finding.features for finding in found.findings}
+    assert len(kinds) == 2
+    error, shape = sorted(kinds)
+    assert error.startswith("error: the call raised ZeroDivisionError")
+    assert kinds[error] == {"kv_len 0"}
+    assert shape.startswith("fail: out has shape (#, #, #, #), right is")
+    assert kinds[shape] == {"kv_lens"}
+    for finding in found.findings:
+        assert check(TwiceWrong(), pasted(finding.source)).verdict in ("fail", "error")
+
+
+def test_a_known_failure_is_no_finding():
+    known = [Known("error: the call raised RuntimeError: out of paper (test_fuzz.py:#)", NOTHING)]
+    assert search([Raising()], seconds=3, hostile=False, known=known).findings == []
+    wrong = search([NoCap()], seconds=120, hostile=False, known=known, most=1)
+    assert wrong.finding is not None
+
+
+def test_a_finding_takes_the_place_of_those_that_are_only_it_and_more():
+    state = Search()
+    for number, some in enumerate(({"a", "b"}, {"c"}, {"a"}, {"d"})):
+        state.add(Finding(f"fail: {number}", "", frozenset(some)))
+    state.add(Finding("error: 1", "", frozenset({"a", "b"})))
+    assert [sorted(finding.features) for finding in state.findings] == [
+        ["c"],
+        ["a"],
+        ["d"],
+        ["a", "b"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "wanted"),
+    [
+        (
+            "fail: out[0, 12] = -0.5, right is 1.5e-07, 3 times; 4 of 5 are wrong\n  fuzz.1",
+            "fail: out[#, #] = #, right is #, # times",
+        ),
+        ("fail: out[0] = nan, right is inf", "fail: out[#] = nan, right is inf"),
+        ("error: x (a.py:3)", "error: x (a.py:#)"),
+    ],
+)
+def test_failures_are_alike_but_for_their_numbers(message, wanted):
+    assert kind(message) == wanted
+
+
+def test_features_of_a_case():
+    spec = {
+        "dtype": "float16",
+        "softcap": 2.0,
+        "mask": ~(Causal("top_left") & Dense()),
+        "logits": Alibi("slopes", "offset"),
+        "sinks": True,
+        "kv_lens": False,
+        "empty_row": "zero",
+    }
+    recipe = Operands(hostile=(Hostile("v", math.nan),), order="bshd")
+    case = dataclasses.replace(CASE, spec=spec, shape=Shape(kv_len=0), recipe=recipe)
+    joined = {"mask", "mask Not", "mask And", "mask Causal top_left", "mask Dense"}
+    assert features(case) == joined | {
+        "dtype float16",
+        "softcap",
+        "logits Alibi offset",
+        "sinks",
+        "kv_len 0",
+        "hostile v",
+        "order bshd",
+    }
+    assert features(CASE) == frozenset()
+
+
+def plain_only(q, k, v):
+    """Plain attention, which can be told nothing."""
+    spec = sk.AttentionSpec(
+        q_heads=q.shape[1],
+        kv_heads=k.shape[1],
+        head_dim=q.shape[3],
+        v_head_dim=v.shape[3],
+        dtype=q.dtype.name,
+    )
+    return Naive().prepare(spec)(q, k, v)["out"]
+
+
+def test_what_a_target_refuses_is_drawn_less():
+    found = search([FunctionTarget(plain_only)], seconds=15, hostile=False)
+    assert not found.findings
+    assert found.tried >= 100, "this machine is too slow to learn anything"
+    assert found.judged >= 0.3 * found.tried
+
+
+def test_what_is_refused_is_left_out_and_let_in_again():
+    learned = Learned()
+    for name in ("softcap", "scale"):
+        for _ in range(3):
+            given = dataclasses.replace(CASE, spec={"dtype": "float32", name: 2.0})
+            learned.add(given, refused=True)
+    assert learned.without(1) | learned.without(2) == {"dtype float32", "softcap", "scale"}
+    learned.add(CASE, refused=False)  # what is judged once is not left out
+    assert {learned.without(1), learned.without(2)} == {
+        frozenset({"scale"}),
+        frozenset({"softcap"}),
+    }
+    assert learned.without(8) == frozenset()
+
+
+@settings(FEW)
+@given(cases(without=frozenset({"softcap", "mask Causal offset", "dtype float16", "mask Or"})))
+def test_features_that_are_left_out_are_not_drawn(case):
+    assert not features(case) & {"softcap", "mask Causal offset", "dtype float16", "mask Or"}
 
 
 def test_nothing_is_found_where_nothing_is_wrong():
@@ -120,7 +254,9 @@ class Renamed(Naive):
 
 
 def test_several_targets_are_held_against_each_other():
-    found = search([Renamed("a"), Renamed("b"), Renamed("c"), NoCap()], seconds=120, hostile=False)
+    found = search(
+        [Renamed("a"), Renamed("b"), Renamed("c"), NoCap()], seconds=120, hostile=False, most=1
+    )
     assert found.finding is not None
     message = found.finding.message
     assert "out splits 3 to 1" in message
@@ -179,6 +315,28 @@ class Dies(Naive):
     def attention(self, *given, **operands):
         os._exit(7)
 
+class LeavesAChild(Naive):  # which holds the pipe to the kit open
+    name = "leaves_a_child"
+    def attention(self, *given, **operands):
+        if os.fork() == 0:
+            time.sleep(100)
+        os._exit(7)
+
+class ComesBackTwice(Naive):
+    name = "comes_back_twice"
+    def attention(self, *given, **operands):
+        os.fork()
+        return super().attention(*given, **operands)
+
+class DiesOrErrs(Naive):
+    name = "dies_or_errs"
+    def attention(self, spec, *given, **operands):
+        if spec.softcap is not None and spec.kv_lens:
+            os._exit(7)
+        if spec.sinks:
+            raise RuntimeError("no sinks")
+        return super().attention(spec, *given, **operands)
+
 class Segfaults(Naive):
     name = "segfaults"
     def attention(self, *given, **operands):
@@ -194,10 +352,36 @@ class Segfaults(Naive):
 def test_a_hang_and_a_death_are_findings(tmp_path, name, says):
     file = tmp_path / "bad.py"
     file.write_text(SLEEPY)
-    found = fuzz([f"{file}:{name}"], seconds=30, time_limit=2.0)
+    found = fuzz([f"{file}:{name}"], seconds=5, time_limit=2.0)
     assert found.finding is not None
     assert says in found.finding.message
     assert pasted(found.finding.source.split("print(")[0]).id.startswith("fuzz.")
+
+
+def test_a_death_is_seen_although_a_child_holds_the_pipe(tmp_path):
+    file = tmp_path / "bad.py"
+    file.write_text(SLEEPY)
+    began = time.monotonic()
+    found = fuzz([f"{file}:LeavesAChild"], seconds=5, time_limit=60.0)
+    assert "status 7" in found.finding.message
+    assert time.monotonic() - began < 50
+
+
+def test_a_fork_that_comes_back_says_nothing(tmp_path):
+    file = tmp_path / "bad.py"
+    file.write_text(SLEEPY)
+    found = fuzz([f"{file}:ComesBackTwice"], seconds=4, time_limit=60.0)
+    assert found.findings == []
+    assert found.judged > 0
+
+
+def test_a_death_hides_nothing_that_another_process_finds(tmp_path):
+    file = tmp_path / "bad.py"
+    file.write_text(SLEEPY)
+    found = fuzz([f"{file}:DiesOrErrs"], seconds=15, time_limit=60.0, hostile=False)
+    kinds = [finding.known.kind for finding in found.findings]
+    assert "crash: the process ended with status # (the case is not shrunk)" in kinds
+    assert "error: the call raised RuntimeError: no sinks (bad.py:#)" in kinds
 
 
 def test_a_target_that_is_not_there_is_refused():

@@ -258,9 +258,10 @@ def fuzz(
         bool, typer.Option("--plain", metavar="", help="No NaN, infinities, huge numbers.")
     ] = False,
 ) -> None:
-    """Judge targets on random specs until one fails; print that case, shrunk and ready to paste.
+    """Judge targets on random specs; print cases that fail, shrunk and ready to paste.
 
-    The exit status is 1 if something was found.
+    A failure like one that was found is set aside, and the search goes on, for up to five. The exit
+    status is 1 if something was found.
     """
     from sdpakit.cli.fuzz import Request, run
 

@@ -1,4 +1,4 @@
-"""`sdpakit fuzz`: random cases until one fails."""
+"""`sdpakit fuzz`: random cases, and those that fail."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from sdpakit.errors import ArgumentError, format_error
 
 if TYPE_CHECKING:
     from sdpakit.conformance.fuzz.search import Search
+
+
+_FEW = 0.2  # of the cases, which are too few to have been judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ def run(console: Console, request: Request) -> bool:
             on_case=moved if console.is_terminal else None,
         )
     _show(console, request, found)
-    return found.finding is None
+    return not found.findings
 
 
 def _refuse_nonsense(request: Request) -> None:
@@ -112,15 +115,23 @@ def _refuse_nonsense(request: Request) -> None:
 
 def _show(console: Console, request: Request, found: Search) -> None:
     names = ", ".join(request.targets)
-    tried = f"{found.tried} cases, {found.refused} of them refused, seed {request.seed}"
-    if found.finding is None:
+    tried = (
+        f"{found.tried} cases: {found.judged} judged, {found.refused} refused; seed {request.seed}"
+    )
+    if found.tried and found.judged < _FEW * found.tried:
+        text = f"warning: fewer than {_FEW:.0%} of the cases were judged, the rest was refused"
+        console.print(text, markup=False, highlight=False)
+    if not found.findings:
         console.print(f"{names}: nothing found in {request.seconds:g} s ({tried})", markup=False)
         return
-    console.print(f"{names}: found something ({tried}, shrinking included)", markup=False)
-    console.print(found.finding.message, markup=False, highlight=False)
-    console.print("\nThe case, ready to paste:\n", markup=False)
-    if console.is_terminal:
-        console.print(Syntax(found.finding.source, "python", word_wrap=True))
-    else:
-        # Wrapped lines would not be Python any more.
-        console.file.write(found.finding.source)
+    count = len(found.findings)
+    what = "one finding" if count == 1 else f"{count} findings, no two alike"
+    console.print(f"{names}: {what} ({tried}, shrinking included)", markup=False)
+    for number, finding in enumerate(found.findings, start=1):
+        console.print(f"\n{number}. {finding.message}", markup=False, highlight=False)
+        console.print("\nThe case, ready to paste:\n", markup=False)
+        if console.is_terminal:
+            console.print(Syntax(finding.source, "python", word_wrap=True))
+        else:
+            # Wrapped lines would not be Python any more.
+            console.file.write(finding.source)

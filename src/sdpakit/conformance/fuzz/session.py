@@ -6,6 +6,7 @@ The process says what case it is about to try; whatever it said last is what it 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import select
@@ -17,7 +18,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from sdpakit.conformance.fuzz.search import Finding, Search, search
+from sdpakit.conformance.fuzz.features import kind
+from sdpakit.conformance.fuzz.search import MOST, Finding, Search, search
 from sdpakit.conformance.model import Case
 from sdpakit.errors import ArgumentError
 
@@ -25,6 +27,8 @@ _GARBLED = (
     "crash: the target wrote to a file descriptor that is not its own, that of the kit"
     " (the case is not shrunk)"
 )
+_GLANCE = 0.25  # seconds between looks at a process whose pipe a child of its own holds open
+_OTHER_CASES = 1_000_000  # from the seeds of one process to those of the next
 LOAD_LIMIT = 120.0  # seconds until the first case, imports included
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -43,7 +47,7 @@ def fuzz(
     time_limit: float = 60.0,
     on_case: Callable[[Search], object] | None = None,
 ) -> Search:
-    """Search for a wrong answer of targets named by text; see `search`.
+    """Search for wrong answers of targets named by text; see `search`.
 
     Parameters
     ----------
@@ -63,38 +67,107 @@ def fuzz(
     Returns
     -------
     Search
-        A hang or a death is a finding, with the case as it was drawn, not shrunk.
+        A hang or a death is a finding, with the case as it was drawn, not shrunk; the search goes
+        on in another process, and leaves out cases that have what all such deaths had in common.
 
     Raises
     ------
     ArgumentError
         If a target cannot be loaded.
     """
-    orders = {"names": list(names), "seconds": seconds, "seed": first_seed, "hostile": hostile}
-    state, source, ended = Search(), "", False
-    with _started(orders) as (process, answers, printed):
-        for message in _messages(answers, time_limit):
-            if message is None:
-                process.send_signal(signal.SIGABRT)
-                break
-            if "garbled" in message:
-                state.finding = Finding(_GARBLED, source)
-                return state
-            if "refused" in message:
-                raise ArgumentError(message["refused"])
-            state.tried, state.refused = message["tried"], message["of_them_refused"]
-            source = message.get("source", source)
-            ended = message.get("ended", False)
-            if message.get("finding"):
-                state.finding = Finding(message["finding"], source)
-            elif not ended and on_case is not None:
-                on_case(state)
-        else:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # it closed its pipe and lives on
-                process.wait(time_limit)
-        if not ended:
-            state.finding = Finding(_how_it_ended(process, time_limit, printed), source)
+    state, left = Search(), seconds
+    orders: dict[str, Any] = {"names": list(names), "seed": first_seed, "hostile": hostile}
+    while left > 0.0 and len(state.findings) < MOST:
+        known = [(one.known.kind, sorted(one.features)) for one in state.findings]
+        attempt = _Attempt(state, time_limit, on_case)
+        attempt.run({**orders, "seconds": left, "known": known, "most": MOST - len(known)})
+        left -= attempt.seconds
+        if not attempt.died or not _go_on_after(attempt.died, state):
+            break
+        orders["seed"] += _OTHER_CASES
     return state
+
+
+def _go_on_after(died: Finding, state: Search) -> bool:
+    """Keep a death; return whether a search that sets it aside has anything left to try.
+
+    A death is not shrunk. What all deaths of a kind have in common is what they seem to take.
+    """
+    for place, one in enumerate(state.findings):
+        if kind(one.message) == kind(died.message):
+            common = one.features & died.features
+            state.findings[place] = dataclasses.replace(one, features=common)
+            return bool(common)
+    state.add(died)
+    return bool(died.features)
+
+
+class _Attempt:
+    """One process of a search.
+
+    Parameters
+    ----------
+    state : Search
+        What other processes have done; it grows.
+    time_limit : float
+        Seconds for one case.
+    on_case : callable or None
+        As for `fuzz`.
+
+    Attributes
+    ----------
+    died : Finding or None
+        How it ended, if that was not as it should.
+    seconds : float
+        How long it searched, loading apart.
+    """
+
+    def __init__(
+        self, state: Search, time_limit: float, on_case: Callable[[Search], object] | None
+    ) -> None:
+        self._state = state
+        self._time_limit = time_limit
+        self._on_case = on_case
+        self._before = (state.tried, state.refused)
+        self._latest, self._ended = Finding("", ""), False
+        self.died: Finding | None = None
+        self.seconds = 0.0
+
+    def run(self, orders: Mapping[str, Any]) -> None:
+        """Start the process and follow it to its end."""
+        began, how = 0.0, ""
+        with _started(orders) as (process, answers, printed):
+            for message in _messages(process, answers, self._time_limit):
+                began = began or time.monotonic()
+                if message is None:
+                    process.send_signal(signal.SIGABRT)
+                    break
+                if "garbled" in message:
+                    how = _GARBLED
+                    break
+                self._heard(message)
+            else:
+                with contextlib.suppress(subprocess.TimeoutExpired):  # its pipe is closed
+                    process.wait(self._time_limit)
+            if not self._ended:
+                how = how or _how_it_ended(process, self._time_limit, printed)
+                self.died = dataclasses.replace(self._latest, message=how)
+        self.seconds = time.monotonic() - began if began else 0.0
+
+    def _heard(self, message: Mapping[str, Any]) -> None:
+        if "refused" in message:
+            raise ArgumentError(message["refused"])
+        state = self._state
+        state.tried = self._before[0] + message["tried"]
+        state.refused = self._before[1] + message["of_them_refused"]
+        self._ended = message.get("ended", False)
+        if "source" in message:
+            what = message.get("finding", "")
+            self._latest = Finding(what, message["source"], frozenset(message["features"]))
+            if what:
+                state.add(self._latest)
+        if not self._ended and self._on_case is not None:
+            self._on_case(state)
 
 
 @contextlib.contextmanager
@@ -122,15 +195,26 @@ def _started(
             os.close(answers)
 
 
-def _messages(answers: int, time_limit: float) -> Iterator[Mapping[str, Any] | None]:
-    """Yield what the process says, None where it says nothing for too long; end with it."""
+def _messages(
+    process: subprocess.Popen[bytes], answers: int, time_limit: float
+) -> Iterator[Mapping[str, Any] | None]:
+    """Yield what the process says, None where it says nothing for too long; end with it.
+
+    A child that the target started may hold the pipe open for longer than the process lives, so
+    that the end of the pipe is not waited for.
+    """
     unread, limit = b"", max(LOAD_LIMIT, time_limit)
     last = time.monotonic()
     while True:
-        ready, _, _ = select.select([answers], [], [], max(0.0, last + limit - time.monotonic()))
-        if not ready:
-            yield None
-            return
+        is_gone = process.poll() is not None  # before the look at what it said last
+        left = max(0.0, last + limit - time.monotonic())
+        if not select.select([answers], [], [], 0.0 if is_gone else min(left, _GLANCE))[0]:
+            if is_gone:
+                return
+            if left == 0.0:
+                yield None
+                return
+            continue
         chunk = os.read(answers, 1 << 16)
         if not chunk:
             return
@@ -175,19 +259,26 @@ def child(orders_text: str, answers: int) -> None:
     answers : int
         Descriptor to write to.
     """
+    from sdpakit.conformance.fuzz.features import Known, features
     from sdpakit.conformance.fuzz.paste import paste
     from sdpakit.conformance.targets.resolve import resolve
 
     orders = json.loads(orders_text)
-    names = tuple(orders["names"])
+    # Names as given, so that a pasted case finds the same targets.
+    names, process = tuple(orders["names"]), os.getpid()
 
     def say(**message: object) -> None:
+        if os.getpid() != process:
+            os._exit(0)  # a fork of the target's came back here; only one of the two may go on
         os.write(answers, json.dumps(message).encode() + b"\n")
 
-    def before(case: Case, state: Search) -> None:
-        # Names as given, so that the pasted case finds the same targets.
-        source = paste(case, names)
-        say(tried=state.tried, of_them_refused=state.refused, source=source)
+    def say_case(case: Case, state: Search, **more: object) -> None:
+        told = {"source": paste(case, names), "features": sorted(features(case)), **more}
+        say(tried=state.tried, of_them_refused=state.refused, **told)
+
+    def say_finding(finding: Finding, state: Search) -> None:
+        assert finding.case is not None  # it is of this process
+        say_case(finding.case, state, finding=finding.message)
 
     try:
         targets = [resolve(name) for name in names]
@@ -199,8 +290,9 @@ def child(orders_text: str, answers: int) -> None:
         seconds=orders["seconds"],
         first_seed=orders["seed"],
         hostile=orders["hostile"],
-        before_case=before,
+        most=orders["most"],
+        known=[Known(one, frozenset(of_case)) for one, of_case in orders["known"]],
+        before_case=say_case,
+        on_finding=say_finding,
     )
-    finding = found.finding
-    closing = {"finding": finding.message} if finding else {}
-    say(tried=found.tried, of_them_refused=found.refused, ended=True, **closing)
+    say(tried=found.tried, of_them_refused=found.refused, ended=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
@@ -18,9 +20,12 @@ from sdpakit.logits import Alibi
 from sdpakit.masks import Causal, Dense, Dilated, Document, Mask, Predicate, Prefix, Window
 from sdpakit.spec import AttentionSpec
 
+_NOTHING: frozenset[str] = frozenset()
 _OUTPUTS = ("out", "lse", "max_logit", "entropy", "sum_p2")
 _SLOPES = Table("slopes", "float32", 1)
-_ALIGN = st.sampled_from(["top_left", "bottom_right", "offset"])
+# What comes first is what a case shrinks to: the plainest.
+_DTYPES = ("float32", *(name for name in FLOATS if name != "float32"))
+_ALIGNS = ("top_left", "bottom_right", "offset")
 _COUNT = st.none() | st.integers(0, 40)
 
 # Names stand for the functions, so that a case shrinks to the first of them.
@@ -51,40 +56,58 @@ def _affine(draw: st.DrawFn) -> Predicate:
     return Predicate(predicate)
 
 
-_LEAVES = st.one_of(
-    st.builds(Causal, _ALIGN),
-    st.builds(Window, _COUNT, _COUNT, _ALIGN),
-    st.builds(Prefix, st.integers(0, 60) | st.just("prefix")),
-    st.just(Document("rows", "keys")),
-    st.builds(Dilated, st.integers(1, 7), _ALIGN),
-    st.just(Dense()),
-    _affine(),
-)
+_LEAVES: dict[str, st.SearchStrategy[Mask]] = {
+    **{f"mask Causal {align}": st.just(Causal(align)) for align in _ALIGNS},
+    **{
+        f"mask Window {align}": st.builds(Window, _COUNT, _COUNT, st.just(align))
+        for align in _ALIGNS
+    },
+    "mask Prefix": st.builds(Prefix, st.integers(0, 60) | st.just("prefix")),
+    "mask Document": st.just(Document("rows", "keys")),
+    **{
+        f"mask Dilated {align}": st.builds(Dilated, st.integers(1, 7), st.just(align))
+        for align in _ALIGNS
+    },
+    "mask Dense": st.just(Dense()),
+    "mask Predicate": _affine(),
+}
+_JOINS: dict[str, Callable[[tuple[Mask, Mask]], Mask]] = {
+    "mask And": lambda pair: pair[0] & pair[1],
+    "mask Or": lambda pair: pair[0] | pair[1],
+    "mask Not": lambda pair: ~pair[0],
+}
 
 
-def _composed(some: st.SearchStrategy[Mask]) -> st.SearchStrategy[Mask]:
-    pairs = st.tuples(some, some)
-    return st.one_of(
-        pairs.map(lambda pair: pair[0] & pair[1]),
-        pairs.map(lambda pair: pair[0] | pair[1]),
-        some.map(lambda mask: ~mask),
-    )
+@functools.lru_cache(maxsize=16)
+def _masks(without: frozenset[str]) -> st.SearchStrategy[Mask | None]:
+    """Return masks that have none of some features, None among them."""
+    leaves = [made for name, made in _LEAVES.items() if name not in without]
+    joins = [join for name, join in _JOINS.items() if name not in without]
+    if not leaves or "mask" in without:
+        return st.none()
 
+    def composed(some: st.SearchStrategy[Mask]) -> st.SearchStrategy[Mask]:
+        return st.one_of(*(st.tuples(some, some).map(join) for join in joins))
 
-_MASKS = st.recursive(_LEAVES, _composed, max_leaves=4)
+    some = st.one_of(*leaves)
+    return st.none() | (st.recursive(some, composed, max_leaves=4) if joins else some)
 
 
 def _length(most: int, tiles: tuple[int, ...]) -> st.SearchStrategy[int]:
-    """Return lengths up to `most`, and those around the sizes of tiles."""
+    """Return lengths up to `most`, often those around the sizes of tiles, and 0.
+
+    One draw of a table: hypothesis takes what is drawn with fewer draws for simpler, 0 by itself.
+    """
     around = [n + d for n in tiles for d in (-1, 0, 1)]
-    return st.integers(0, most) | st.sampled_from(around)
+    often = most // (len(around) + 1)
+    return st.sampled_from([*range(1, most + 1), *around * often, *[0] * often])
 
 
 @st.composite
 def _shapes(draw: st.DrawFn) -> Shape:
     kv_heads = draw(st.integers(1, 2))
     return Shape(
-        batch=draw(st.integers(0, 3)),
+        batch=draw(st.sampled_from([1, 2, 3, 0])),
         q_heads=kv_heads * draw(st.integers(1, 3)),
         kv_heads=kv_heads,
         q_len=draw(_length(45, (16, 32, 64))),
@@ -106,24 +129,41 @@ def _hostile(draw: st.DrawFn, operands: tuple[str, ...]) -> tuple[Hostile, ...]:
     return tuple(draw(st.lists(one, max_size=3)))
 
 
-def _spec(draw: st.DrawFn, *, gradients: bool) -> dict[str, Any]:
+def _spec(draw: st.DrawFn, *, gradients: bool, without: frozenset[str]) -> dict[str, Any]:
     """Return arguments of `AttentionSpec` beyond heads and widths."""
     outputs = [("out",)] if gradients else [("out",), ("out", "lse"), _OUTPUTS]
-    logits = draw(st.sampled_from([*_LOGITS, "alibi"]))
+
+    def some(plain: Any, *others: Any, feature: str) -> Any:
+        """Draw one of several, of which all but the first have a feature."""
+        return draw(st.sampled_from([plain, *(() if feature in without else others)]))
+
     return {
-        "dtype": draw(st.sampled_from(FLOATS)),
-        "layout": draw(st.sampled_from(["bhsd", "bshd"])),
-        "scale": draw(st.sampled_from([None, 0.0, 1.0, -0.7, 30.0])),
-        "softcap": draw(st.sampled_from([None, 2.0, 50.0])),
-        "mask": draw(st.none() | _MASKS),
-        "logits": Alibi("slopes", draw(_ALIGN)) if logits == "alibi" else _LOGITS[logits],
-        "bias": draw(st.sampled_from([None, None, *FLOATS])),
-        "sinks": draw(st.booleans()),
-        "q_lens": draw(st.booleans()),
-        "kv_lens": draw(st.booleans()),
+        "dtype": draw(st.sampled_from(_given("dtype", _DTYPES, without) or _DTYPES)),
+        "layout": some("bhsd", "bshd", feature="layout bshd"),
+        "scale": some(None, 0.0, 1.0, -0.7, 30.0, feature="scale"),
+        "softcap": some(None, 2.0, 50.0, feature="softcap"),
+        "mask": draw(_masks(without)),
+        "logits": _logits(draw, without),
+        "bias": some(None, None, *FLOATS, feature="bias"),
+        "sinks": some(False, True, feature="sinks"),
+        "q_lens": some(False, True, feature="q_lens"),
+        "kv_lens": some(False, True, feature="kv_lens"),
         "outputs": draw(st.sampled_from(outputs)),
-        "empty_row": draw(st.sampled_from(["zero", "nan"])),
+        "empty_row": some("zero", "nan", feature="empty_row nan"),
     }
+
+
+def _logits(draw: st.DrawFn, without: frozenset[str]) -> Any:
+    """Return a change of the logits, None for none."""
+    aligns = _given("logits Alibi", _ALIGNS, without)
+    names = ["", *(name for name in _LOGITS if name and "logits" not in without)]
+    name = draw(st.sampled_from([*names, *(["alibi"] if aligns else [])]))
+    return Alibi("slopes", draw(st.sampled_from(aligns))) if name == "alibi" else _LOGITS[name]
+
+
+def _given(feature: str, values: tuple[str, ...], without: frozenset[str]) -> tuple[str, ...]:
+    """Return the values of a feature that are not left out."""
+    return tuple(value for value in values if f"{feature} {value}" not in without)
 
 
 def _reads_offset(spec: AttentionSpec) -> bool:
@@ -134,7 +174,13 @@ def _reads_offset(spec: AttentionSpec) -> bool:
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, hostile: bool = True, gradients: bool = False) -> Case:
+def cases(
+    draw: st.DrawFn,
+    *,
+    hostile: bool = True,
+    gradients: bool = False,
+    without: frozenset[str] = _NOTHING,
+) -> Case:
     """Return valid cases, each with a spec, a recipe and a seed.
 
     Parameters
@@ -145,13 +191,15 @@ def cases(draw: st.DrawFn, *, hostile: bool = True, gradients: bool = False) -> 
         Whether operands may hold NaN, infinities and huge numbers.
     gradients : bool
         Whether to ask for gradients, not for outputs.
+    without : frozenset of str
+        Features of a spec to leave out, see `spec_features`; one dtype is always left.
 
     Returns
     -------
     Case
         Judged by the hard bound; the id seeds the operands.
     """
-    shape, fields = draw(_shapes()), _spec(draw, gradients=gradients)
+    shape, fields = draw(_shapes()), _spec(draw, gradients=gradients, without=without)
     made = Case(id="", rules=(), catches="", shape=shape, spec=fields).attention_spec()
     planted = ["q", "k", "v"]
     planted += ["bias"] * (made.bias is not None) + ["sinks"] * made.sinks + ["dout"] * gradients
