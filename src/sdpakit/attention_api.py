@@ -45,6 +45,9 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
     q_lens: Any = None,
     kv_lens: Any = None,
     q_offset: Any = None,
+    cu_q_lens: Any = None,
+    cu_kv_lens: Any = None,
+    block_table: Any = None,
     logits: Expr | Alibi | Callable[..., Any] | None = None,
     params: Mapping[str, Any] | None = None,
     layout: str = "bhsd",
@@ -62,7 +65,9 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
     Parameters
     ----------
     q, k, v : array
-        (B, Hq, Lq, D), (B, Hkv, Lk, D), (B, Hkv, Lk, Dv), or axes 1 and 2 swapped in layout "bshd".
+        (B, Hq, Lq, D), (B, Hkv, Lk, D), (B, Hkv, Lk, Dv), or axes 1 and 2 swapped in layout "bshd";
+        (Tq, Hq, D), (Tk, Hkv, D), (Tk, Hkv, Dv) with `cu_q_lens`; k and v (num_pages, page_size,
+        Hkv, width) with `block_table`.
     causal : bool, optional
         A row sees no key after its own position.
     align : {"top_left", "bottom_right", "offset"}, optional
@@ -84,11 +89,16 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
         (B,) true lengths.
     q_offset : int or array of int, optional
         Position of row 0, for ``align="offset"``.
+    cu_q_lens, cu_kv_lens : array of int, optional
+        (B + 1,) offsets of entries that lie one behind the other; the layout is then "thd". One
+        array for both promises equal lengths, and no `align` is needed.
+    block_table : array of int, optional
+        (B, max_pages) pages of each entry; `kv_lens` says how many keys they hold.
     logits : Expr, Alibi or callable, optional
         Change of the logits, as in `AttentionSpec`.
     params : mapping, optional
         Values of the scalars and tables that `mask` and `logits` read.
-    layout : {"bhsd", "bshd"}, optional
+    layout : {"bhsd", "bshd", "thd"}, optional
         Axis order of q, k, v and the result.
     outputs : sequence of str, optional
         Out of "out", "lse", "max_logit", "entropy", "sum_p2".
@@ -121,11 +131,17 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
     """
     for name in foreign:
         _refuse_keyword(name)
-    facts, lengths = _facts_of_arrays(q, k, v, layout)
+    paged = block_table is not None
+    if layout == "bhsd" and (cu_q_lens is not None or cu_kv_lens is not None):
+        layout = "thd"
+    facts, lengths = _facts_of_arrays(q, k, v, layout, paged=paged)
     dense = mask is not None and not _is_symbolic(mask)
     positions = _position_masks(causal, window, align)
     has_lens = q_lens is not None or kv_lens is not None
     equal = lengths[0] == lengths[1] and not has_lens
+    if layout == "thd":  # the same object: what is equal by chance must not decide what compiles
+        equal = cu_q_lens is cu_kv_lens
+        has_lens = not equal
     if positions and align is None and not equal:
         _refuse_alignment(lengths, has_lens=has_lens)
     masks = [*positions, *([Dense() if dense else as_mask(mask)] if mask is not None else [])]
@@ -137,6 +153,7 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
         "sinks": sinks is not None,
         "q_lens": q_lens is not None,
         "kv_lens": kv_lens is not None,
+        "paged": paged,
         "equal_lens": equal,
         "outputs": tuple(outputs) if isinstance(outputs, list) else outputs,
     }
@@ -151,6 +168,9 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
         q_lens=q_lens,
         kv_lens=kv_lens,
         q_offset=q_offset,
+        cu_q_lens=cu_q_lens,
+        cu_kv_lens=cu_kv_lens,
+        block_table=block_table,
         params=params,
         out=out,
         threads=threads,
@@ -190,30 +210,36 @@ def _kernel(
     return compile_spec(spec, backend)
 
 
-def _facts_of_arrays(q: Any, k: Any, v: Any, layout: str) -> tuple[dict[str, Any], tuple[int, int]]:
+def _facts_of_arrays(
+    q: Any, k: Any, v: Any, layout: str, *, paged: bool
+) -> tuple[dict[str, Any], tuple[int, int]]:
     """Return the fields of the spec that the arrays decide, and (Lq, Lk)."""
     found = [import_array(where, x, FLOATS) for where, x in (("q", q), ("k", k), ("v", v))]
-    for where, operand in zip("qkv", found, strict=True):
-        if operand.view.ndim != 4:
+    ranks = [3 if layout == "thd" and not (paged and x != "q") else 4 for x in "qkv"]
+    for where, operand, rank in zip("qkv", found, ranks, strict=True):
+        if operand.view.ndim != rank:
             raise ArgumentError(
                 format_error(
                     where,
                     got=f"{operand.view.ndim} axes, shape {operand.view.shape}",
-                    allowed=f"4 axes, layout {layout!r}",
-                    fix=f"add axes of size 1, as in {where}[None]",
+                    allowed=f"{rank} axes, layout {layout!r}",
+                    fix=f"add axes of size 1, as in {where}[None]"
+                    if operand.view.ndim < rank
+                    else "a batch laid end to end has no batch axis, one of more axes is reshaped",
                 )
             )
-    heads, length = (2, 1) if layout == "bshd" else (1, 2)
+    heads, length = (2, 1) if layout == "bshd" else (1, 0) if layout == "thd" else (1, 2)
+    kv_heads, kv_length = (2, 1) if paged else (heads, length)
     q_view, k_view, v_view = (operand.view for operand in found)
     facts = {
         "q_heads": q_view.shape[heads],
-        "kv_heads": k_view.shape[heads],
-        "head_dim": q_view.shape[3],
-        "v_head_dim": v_view.shape[3],
+        "kv_heads": k_view.shape[kv_heads],
+        "head_dim": q_view.shape[-1],
+        "v_head_dim": v_view.shape[-1],
         "dtype": found[0].dtype,
         "layout": layout,
     }
-    return facts, (q_view.shape[length], k_view.shape[length])
+    return facts, (q_view.shape[length], k_view.shape[kv_length])
 
 
 def _is_symbolic(mask: object) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from sdpakit.arrays import export, numpy_dtype
 from sdpakit.binding import Arguments, bind_backward, bind_forward
 from sdpakit.compiler import loaded_code
-from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
+from sdpakit.errors import ArgumentError, ArgumentTypeError, UnsupportedSpecError, format_error
 from sdpakit.kernel import LoadedCode, has_pairs
 
 if TYPE_CHECKING:
@@ -111,8 +111,24 @@ def compile_backward(
     >>> backward.backend
     'interp'
     """
+    _check_layout(spec)
     signature, choice, loaded = loaded_code(spec, backend, options, gradients=True)
     return BackwardKernel(signature, choice, loaded.artifact, loaded.launcher)
+
+
+def _check_layout(spec: AttentionSpec) -> None:
+    if getattr(spec, "packed", False):
+        got = "paged=True" if spec.paged else f"layout={spec.layout!r}"
+        raise UnsupportedSpecError(
+            format_error(
+                "compile_backward",
+                got=got,
+                allowed="padded batches: layouts 'bhsd' and 'bshd', with q_lens and kv_lens",
+                fix="compute gradients of padded arrays, whose padding holds anything (MASK-3); "
+                "the forward pass takes both",
+            ),
+            {},
+        )
 
 
 class BackwardKernel(LoadedCode):

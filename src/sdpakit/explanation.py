@@ -11,6 +11,7 @@ import numpy as np
 
 from sdpakit.arrays import import_array, numpy_dtype
 from sdpakit.binding import Arguments, Signature
+from sdpakit.binding.lengths import INTEGERS
 from sdpakit.binding.operands import LENGTH_LIMIT
 from sdpakit.errors import ArgumentError, ArgumentTypeError, did_you_mean, format_error
 from sdpakit.passes.tilemap import Sizes, tile_map
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+_PAGE_SIZE = 16  # of pages that are stood in for
 
 # What a reader of the printed form could take for another figure says more than its key.
 _LABELS = {
@@ -110,11 +112,7 @@ def stand_ins(
     _check_names(given)
     batch, q_len, kv_len = _sizes(spec, batch, (q_len, kv_len), given)
     pairs = (batch, spec.q_heads, q_len, kv_len)
-    made: dict[str, object] = {
-        "q": _operand(signature, (batch, spec.q_heads, q_len, spec.head_dim)),
-        "k": _operand(signature, (batch, spec.kv_heads, kv_len, spec.head_dim)),
-        "v": _operand(signature, (batch, spec.kv_heads, kv_len, signature.program.v_head_dim)),
-    }
+    made: dict[str, object] = _layout_stand_ins(signature, batch, (q_len, kv_len), given)
     if spec.bias is not None:
         made["bias"] = _constant(0, spec.bias, pairs)
     if signature.takes_mask:
@@ -152,13 +150,21 @@ def _sizes(
 ) -> tuple[int, int, int]:
     """Return batch, q_len and kv_len of a call, by the arrays q and k where they were given."""
     q_len, kv_len = lengths
-    axis = 2 if spec.layout == "bhsd" else 1
+    axis = {"bhsd": 2, "bshd": 1, "thd": 0}[spec.layout]
+    rank = 3 if spec.layout == "thd" else 4
     shapes = {x: import_array(x, given[x], (spec.dtype,)).view.shape for x in "qk" if x in given}
     # An operand of another rank says nothing here: the checks of the call refuse it.
-    if len(q_shape := shapes.get("q", ())) == 4:
-        batch, q_len = q_shape[0], q_shape[axis]
-    if len(k_shape := shapes.get("k", ())) == 4:
+    if len(q_shape := shapes.get("q", ())) == rank:
+        batch, q_len = 1 if spec.layout == "thd" else q_shape[0], q_shape[axis]
+    if len(k_shape := shapes.get("k", ())) == rank and not spec.paged:
         kv_len = k_shape[axis]
+    # What is given for each entry says how many there are, and how long they are at most.
+    if (ends := _integers("cu_q_lens", given, 1)) is not None and spec.layout == "thd":
+        batch, q_len = len(ends) - 1, int(np.diff(ends).max(initial=0))
+    if (ends := _integers("cu_kv_lens", given, 1)) is not None and spec.layout == "thd":
+        kv_len = int(np.diff(ends).max(initial=0))
+    if (lens := _integers("kv_lens", given, 1)) is not None and spec.paged:
+        kv_len = int(lens.max(initial=0))
     for name, size in (("batch", batch), ("q_len", q_len), ("kv_len", kv_len)):
         if size is not None:
             _check_size(name, size)
@@ -176,6 +182,14 @@ def _sizes(
     return batch, either if q_len is None else q_len, either if kv_len is None else kv_len
 
 
+def _integers(name: str, given: Mapping[str, Any], ndim: int) -> Array | None:
+    """Return integers that were given, None where they have another rank or are not there."""
+    if given.get(name) is None:
+        return None
+    view = import_array(name, given[name], INTEGERS).view
+    return view.astype(np.int64) if view.ndim == ndim and view.size else None
+
+
 def _check_size(name: str, value: object) -> None:
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or not 0 <= int(cast(int, value)) < LENGTH_LIMIT:
@@ -189,9 +203,55 @@ def _check_size(name: str, value: object) -> None:
         )
 
 
-def _operand(signature: Signature, shape: tuple[int, ...]) -> Array:
-    array = _constant(0, signature.spec.dtype, shape)
-    return array if signature.spec.layout == "bhsd" else array.swapaxes(1, 2)
+def _layout_stand_ins(
+    signature: Signature, batch: int, lengths: tuple[int, int], given: Mapping[str, Any]
+) -> dict[str, object]:
+    """Return q, k, v, and what says where their entries lie (RAGGED-1, PAGED-1)."""
+    spec, (q_len, kv_len) = signature.spec, lengths
+    made: dict[str, object] = {}
+    q, kv = (batch, q_len), (batch, kv_len)
+    if spec.layout == "thd":
+        q = 1, _tokens("cu_q_lens", made, given, (batch, q_len))
+        if not spec.paged:
+            kv = 1, _tokens("cu_kv_lens", made, given, (batch, kv_len))
+    if spec.paged:
+        kv = _pages(made, given, batch, kv_len)
+    layout = "paged" if spec.paged else spec.layout
+    made["q"] = _operand(spec, spec.layout, (q[0], spec.q_heads, q[1], spec.head_dim))
+    for name, width in (("k", spec.head_dim), ("v", signature.program.v_head_dim)):
+        made[name] = _operand(spec, layout, (kv[0], spec.kv_heads, kv[1], width))
+    return made
+
+
+def _tokens(
+    name: str, made: dict[str, object], given: Mapping[str, Any], sizes: tuple[int, int]
+) -> int:
+    """Stand in for offsets of entries of one length; return the number of tokens."""
+    ends = _integers(name, given, 1)
+    if ends is None:
+        made[name] = ends = np.arange(sizes[0] + 1) * sizes[1]
+    return int(ends[-1])
+
+
+def _pages(
+    made: dict[str, object], given: Mapping[str, Any], batch: int, kv_len: int
+) -> tuple[int, int]:
+    """Stand in for a block table; return number and size of the pages."""
+    shape: tuple[int, ...] = np.shape(given["k"]) if "k" in given else ()
+    count, size = (shape[0], shape[1]) if len(shape) == 4 else (LENGTH_LIMIT - 1, _PAGE_SIZE)
+    each = -(-kv_len // max(1, size))
+    if "block_table" not in given:  # which pages they are does not matter
+        made["block_table"] = np.zeros((batch, each), np.int64)
+    return count, size
+
+
+def _operand(spec: AttentionSpec, layout: str, shape: tuple[int, ...]) -> Array:
+    array = _constant(0, spec.dtype, shape)
+    if layout == "thd":
+        array = array[0].swapaxes(0, 1)
+    elif layout != "bhsd":
+        array = array.swapaxes(1, 2)
+    return array
 
 
 def _constant(value: int, dtype: str, shape: tuple[int, ...]) -> Array:
@@ -244,15 +304,19 @@ def explain_call(
 
 def _tiles(signature: Signature, call: Call, q_tile: int, k_tile: int) -> dict[str, Any]:
     """Return the tiles of a call by class, and the arithmetic of those that are computed."""
-    _, heads, q_len, head_dim = call.q.shape
-    kv_len, v_head_dim = call.v.shape[2:]
-    sizes = Sizes(heads, q_len, kv_len, call.q_len, call.kv_len, call.q_offset)
+    _, heads, _, head_dim = call.q.shape
+    v_head_dim = call.v.shape[3]
+    sizes = Sizes(heads, call.q_rows, call.kv_rows, call.q_len, call.kv_len, call.q_offset)
     counts = tile_map(
         signature.program, sizes, call.scalars, call.tables, q_tile=q_tile, k_tile=k_tile
     )
     computed = counts.full + counts.partial
+    empty = counts.empty
+    if signature.spec.packed:  # entries are as long as they are: no tiles lie behind them
+        tiles = -(-call.q_len // q_tile) * -(-call.kv_len // k_tile)
+        empty = heads * int(tiles.sum()) - computed
     return {
-        "tiles": {"empty": counts.empty, "full": counts.full, "partial": counts.partial},
+        "tiles": {"empty": empty, "full": counts.full, "partial": counts.partial},
         "flops_in_tiles": computed * q_tile * k_tile * 2 * (head_dim + v_head_dim),
     }
 
@@ -269,13 +333,19 @@ def _work(call: Call) -> dict[str, Any]:
     Two products for each pair: 2 D flops for the logit and 2 Dv for the mean. Least traffic: every
     operand is read once and every result written once.
     """
-    batch, heads, q_len, head_dim = call.q.shape
-    kv_len, v_head_dim = call.v.shape[2:]
-    flops = batch * heads * q_len * kv_len * 2 * (head_dim + v_head_dim)
-    operands = (call.q, call.k, call.v, *call.tables.values(), *call.outputs.values())
+    batch, heads, q_len, kv_len = call.batch, call.q.shape[1], call.q_rows, call.kv_rows
+    head_dim, v_head_dim = call.q.shape[3], call.v.shape[3]
+    packed = call.q_start is not None or call.pages is not None
+    pairs = int((call.q_len * call.kv_len).sum()) if packed else batch * q_len * kv_len
+    flops = heads * pairs * 2 * (head_dim + v_head_dim)
+    operands = [call.q, *call.tables.values(), *call.outputs.values()]
     moved = sum(math.prod(array.shape) * array.itemsize for array in operands)
+    keys = math.prod(call.k.shape[::2]) if call.pages is None else int(call.kv_len.sum())
+    moved += keys * call.k.shape[1] * (head_dim + v_head_dim) * call.k.itemsize
+    most = " at most" if packed else ""
     return {
-        "sizes": f"batch {batch}, heads {heads}/{call.k.shape[1]}, lengths {q_len} x {kv_len}",
+        "sizes": f"batch {batch}, heads {heads}/{call.k.shape[1]}, "
+        f"lengths{most} {q_len} x {kv_len}",
         "flops": flops,
         "bytes": moved,
         "flops_per_byte": flops / moved if moved else 0.0,

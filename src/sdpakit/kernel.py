@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sdpakit.backends.selection import Choice
     from sdpakit.spec import AttentionSpec
 
+Array = np.ndarray[Any, Any]
+
 # What a row without a key has (EMPTY-1, STAT-1).
 _EMPTY_ROW: dict[str, float] = {
     "out": 0.0,
@@ -131,6 +133,9 @@ class Kernel(LoadedCode):
         q_lens: Any = None,
         kv_lens: Any = None,
         q_offset: Any = None,
+        cu_q_lens: Any = None,
+        cu_kv_lens: Any = None,
+        block_table: Any = None,
         params: Mapping[str, Any] | None = None,
         out: Any = None,
         threads: int | None = None,
@@ -142,7 +147,8 @@ class Kernel(LoadedCode):
         q, k, v : array
             (B, Hq, Lq, D), (B, Hkv, Lk, D), (B, Hkv, Lk, Dv), or axes 1 and 2 swapped in layout
             "bshd"; in the dtype of the spec, with any strides. NumPy arrays, torch CPU tensors,
-            anything with `__dlpack__` on the CPU.
+            anything with `__dlpack__` on the CPU. In layout "thd" (Tq, Hq, D), (Tk, Hkv, D), (Tk,
+            Hkv, Dv). Of a paged spec, k and v are (num_pages, page_size, Hkv, D or Dv).
         bias : array, optional
             Added to the logits; broadcasts to (B, Hq, Lq, Lk). Given exactly if the spec has a
             bias.
@@ -155,6 +161,12 @@ class Kernel(LoadedCode):
         q_offset : int or array of int, optional
             Position of row 0, one or (B,). Given exactly if an alignment is "offset" or an
             expression reads it.
+        cu_q_lens, cu_kv_lens : array of int, optional
+            (B + 1,) offsets from 0 on: entry b owns the tokens from offset b to offset b + 1
+            (RAGGED-1). Given exactly if the layout is "thd", `cu_kv_lens` unless it is paged.
+        block_table : array of int, optional
+            (B, max_pages): key j of entry b is key j % page_size of page
+            ``block_table[b, j // page_size]`` (PAGED-1). Given exactly if the spec is paged.
         params : mapping of str to number or array, optional
             Values of the `Scalar`s and `Table`s of the spec: exactly these names.
         out : array or mapping of str to array, optional
@@ -178,6 +190,7 @@ class Kernel(LoadedCode):
         repeats = self._repeats
         if repeats is not None and (
             bias is mask is sinks is q_lens is kv_lens is q_offset is params is None
+            and cu_q_lens is cu_kv_lens is block_table is None
             and (threads is None or (type(threads) is int and threads > 0))
         ):
             known = repeats.run(q, k, v, out)
@@ -197,6 +210,9 @@ class Kernel(LoadedCode):
                 q_lens=q_lens,
                 kv_lens=kv_lens,
                 q_offset=q_offset,
+                cu_q_lens=cu_q_lens,
+                cu_kv_lens=cu_kv_lens,
+                block_table=block_table,
                 params=params,
                 out=out,
                 threads=threads,
@@ -257,10 +273,14 @@ class Kernel(LoadedCode):
     def _run(self, call: Call) -> None:
         if all(array.size == 0 for array in call.outputs.values()):
             return  # SHAPE-4
-        if call.k.shape[2] == 0:
-            _fill_empty(call, self.spec.empty_row)
-        else:
-            self._launcher(call)
+        if not has_pairs(call):
+            _fill_empty(call.outputs, self.spec.empty_row)
+            return
+        if call.q_start is not None:  # RAGGED-1: tokens past the last are empty rows
+            end = int(call.q_start[-1] + call.q_len[-1])
+            past = {name: array[:, :, end:] for name, array in call.outputs.items()}
+            _fill_empty(past, self.spec.empty_row)
+        self._launcher(call)
 
     def _results(self, bound: Bound) -> Any:
         results = bound.results()
@@ -282,11 +302,10 @@ def has_pairs(call: Call) -> bool:
     bool
         False where SHAPE-4 or EMPTY-1 is the whole answer.
     """
-    batch, q_heads, q_len, _ = call.q.shape
-    return 0 not in (batch, q_heads, q_len, call.k.shape[2])
+    return 0 not in (call.batch, call.q.shape[1], call.q_rows, call.kv_rows)
 
 
-def _fill_empty(call: Call, empty_row: str) -> None:
-    """Write the answer of EMPTY-1 for a call without keys; a sink changes nothing of it."""
-    for name, array in call.outputs.items():
+def _fill_empty(outputs: Mapping[str, Array], empty_row: str) -> None:
+    """Write the answer of EMPTY-1 for rows without keys; a sink changes nothing of it."""
+    for name, array in outputs.items():
         array[...] = np.nan if name == "out" and empty_row == "nan" else _EMPTY_ROW[name]

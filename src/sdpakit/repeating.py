@@ -56,7 +56,7 @@ class Repeats:
         """Return a memory for calls without further operands; None where a spec needs some."""
         spec = signature.spec
         needs = (spec.bias, spec.sinks or None, spec.q_lens or None, spec.kv_lens or None)
-        more = signature.tables or signature.scalars or signature.takes_mask
+        more = signature.tables or signature.scalars or signature.takes_mask or spec.packed
         if any(need is not None for need in needs) or more or signature.takes_offset:
             return None
         if spec.outputs != ("out",) or not isinstance(launcher, RepeatingLauncher):

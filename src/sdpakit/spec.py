@@ -14,7 +14,7 @@ from typing import Any, cast
 from sdpakit.dtypes import ACCUM_DTYPE, DTYPES, FLOATS, dtype_name, float_dtype
 from sdpakit.errors import SpecError, format_error
 from sdpakit.expr.names import check_name
-from sdpakit.expr.nodes import Const, Expr, Type, check_depth, postorder
+from sdpakit.expr.nodes import Const, Expr, Load, Type, check_depth, postorder
 from sdpakit.expr.operands import Table
 from sdpakit.expr.scope import Scope, scalars_of, tables_of
 from sdpakit.expr.values import Value
@@ -24,7 +24,7 @@ from sdpakit.masks import Mask, as_mask, check_joins, settle
 from sdpakit.plain_numbers import plain_number, whole_number
 
 OUTPUTS: tuple[str, ...] = ("out", "lse", "max_logit", "entropy", "sum_p2")
-LAYOUTS: tuple[str, ...] = ("bhsd", "bshd")
+LAYOUTS: tuple[str, ...] = ("bhsd", "bshd", "thd")
 EMPTY_ROWS: tuple[str, ...] = ("zero", "nan")
 
 # What other libraries call the fields.
@@ -51,6 +51,10 @@ _OTHER_NAMES: dict[str, str] = {
     "window_size": "mask=Window(left, right, align=...)",
     "sink": "sinks",
     "return_lse": 'outputs=("out", "lse")',
+    "varlen": 'layout="thd", and cu_q_lens=, cu_kv_lens= at the call',
+    "page_size": "paged=True: the size of a page is that of the arrays of a call",
+    "block_size": "paged=True: the size of a page is that of the arrays of a call",
+    "block_table": "paged=True, and pass block_table= at the call",
     "batch": "nothing: the batch is that of the arrays of a call",
     "q_len": "nothing: the length is that of the arrays of a call; true lengths are q_lens=True",
     "kv_len": "nothing: the length is that of the arrays of a call; true lengths are kv_lens=True",
@@ -82,8 +86,10 @@ class AttentionSpec:
         Of out (NUM-5); default `dtype`.
     accum_dtype : str, optional
         Of logits, sums and statistics; only what NUM-1 says, which is the default.
-    layout : {"bhsd", "bshd"}
-        Order of batch, head and length axes of q, k, v and out (SHAPE-1).
+    layout : {"bhsd", "bshd", "thd"}
+        Order of batch, head and length axes of q, k, v and out (SHAPE-1). In "thd" the entries of a
+        batch lie one behind the other, and every call brings `cu_q_lens` and `cu_kv_lens`
+        (RAGGED-1).
     scale : float, optional
         Factor of <q_i, k_j> (SCALE-1); default 1/sqrt(head_dim). Any finite number (SCALE-2); one
         that looks like a known mistake gives a `ScaleWarning`.
@@ -100,6 +106,9 @@ class AttentionSpec:
         Whether every call brings sinks (q_heads,) (SINK-1).
     q_lens, kv_lens : bool
         Whether every call brings true lengths (B,) (MASK-4).
+    paged : bool
+        Whether k and v are pages (num_pages, page_size, kv_heads, width) that every call finds by a
+        `block_table` (PAGED-1). Needs ``kv_lens=True``.
     equal_lens : bool
         Promises that true query and key lengths are equal at every call, which is checked. Only
         then may an alignment be left open (MASK-2).
@@ -141,6 +150,7 @@ class AttentionSpec:
     sinks: bool
     q_lens: bool
     kv_lens: bool
+    paged: bool
     equal_lens: bool
     outputs: tuple[str, ...]
     empty_row: str
@@ -191,6 +201,7 @@ class AttentionSpec:
         sinks: bool = False,
         q_lens: bool = False,
         kv_lens: bool = False,
+        paged: bool = False,
         equal_lens: bool = False,
         outputs: Iterable[str] = ("out",),
         empty_row: str = "zero",
@@ -210,10 +221,12 @@ class AttentionSpec:
         put("bias", None if bias is None else _bias(bias))
         for name, value in (("sinks", sinks), ("q_lens", q_lens), ("kv_lens", kv_lens)):
             put(name, _flag(name, value, f"pass the array at the call and say {name}=True here"))
+        put("paged", _flag("paged", paged, "pass block_table= at the call and say paged=True here"))
         put("equal_lens", _flag("equal_lens", equal_lens, "True promises q_len == kv_len"))
         put("outputs", _outputs(outputs))
         put("empty_row", _choice("empty_row", empty_row, EMPTY_ROWS))
         _check_heads(self)
+        _check_packing(self)
         _check_lengths(self)
         scope = Scope(equal_lens=self.equal_lens)
         put("mask", None if mask is None else settle(check_joins(as_mask(mask)), scope))
@@ -225,6 +238,11 @@ class AttentionSpec:
     def group(self) -> int:
         """Number of query heads that read one kv head (SHAPE-2)."""
         return max(1, self.q_heads // max(1, self.kv_heads))
+
+    @property
+    def packed(self) -> bool:
+        """Whether the arrays of a call do not say alone where its entries lie (thd, paged)."""
+        return self.paged or self.layout == "thd"
 
     @property
     def resolved_scale(self) -> float:
@@ -459,8 +477,43 @@ def _check_heads(spec: AttentionSpec) -> None:
         )
 
 
+def _check_packing(spec: AttentionSpec) -> None:
+    """Refuse what says a length twice or not at all (RAGGED-1, PAGED-1), and a bias of pairs."""
+    says = "layout='thd'" if spec.layout == "thd" else "paged=True"
+    if spec.layout == "thd" and (spec.q_lens or (spec.kv_lens and not spec.paged)):
+        raise SpecError(
+            format_error(
+                "q_lens and kv_lens",
+                got=f"q_lens={spec.q_lens}, kv_lens={spec.kv_lens} with layout='thd'",
+                allowed="lengths said once: cu_q_lens and cu_kv_lens of a call say them (RAGGED-1)",
+                fix="leave both away; kv_lens=True goes with paged=True alone",
+            )
+        )
+    if spec.paged and not spec.kv_lens:
+        raise SpecError(
+            format_error(
+                "paged",
+                got="True with kv_lens=False",
+                allowed="paged=True with kv_lens=True: pages do not say how many keys there are",
+                fix="say kv_lens=True, and pass kv_lens= and block_table= at the call (PAGED-1)",
+            )
+        )
+    if spec.bias is not None and (spec.paged or spec.layout == "thd"):
+        raise SpecError(_no_pairs("bias", f"{spec.bias!r}", says))
+
+
+def _no_pairs(where: str, got: str, says: str) -> str:
+    return format_error(
+        where,
+        got=f"{got} with {says}",
+        allowed="operands that are not arrays of pairs: no (B, Hq, Lq, Lk) is there (RAGGED-1)",
+        fix="say it as a mask or logit expression, which may read a Table[i.b, i.q, i.k]",
+    )
+
+
 def _check_lengths(spec: AttentionSpec) -> None:
-    if spec.equal_lens and spec.q_lens != spec.kv_lens:
+    packed = spec.layout == "thd"
+    if spec.equal_lens and (spec.q_lens or packed) != (spec.kv_lens or packed):
         raise SpecError(
             format_error(
                 "equal_lens",
@@ -497,6 +550,9 @@ def _check_expressions(spec: AttentionSpec) -> None:
     for node in (part for root in roots for part in postorder(root)):
         if isinstance(node, Const) and isinstance(node.value, float):
             _check_literal(spec.accum_dtype, node.value)
+        if isinstance(node, Load) and node.table == "mask" and spec.packed:
+            says = "layout='thd'" if spec.layout == "thd" else "paged=True"
+            raise SpecError(_no_pairs("mask", "Dense()", says))
 
 
 def _check_literal(accum_dtype: str, value: float) -> None:

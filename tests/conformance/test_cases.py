@@ -14,12 +14,13 @@ from sdpakit import errors, reference
 from sdpakit.conformance import RULES, bounds, cases, relations
 from sdpakit.conformance.cases import FAMILIES
 from sdpakit.conformance.cases.make import gh
-from sdpakit.conformance.cases.ragged import RAGGED, sequences
 from sdpakit.conformance.cases.random_specs import random_case
 from sdpakit.conformance.compare import compare
 from sdpakit.conformance.inputs import at_page_border
 from sdpakit.conformance.judge import check, expected
 from sdpakit.conformance.targets import builtin_targets
+from sdpakit.masks import Causal
+from sdpakit.spec import AttentionSpec
 
 ALL = cases("stress")
 WITH_ANSWER = [case for case in ALL if case.expect]
@@ -146,12 +147,45 @@ def test_reference_passes_its_own_judgement():
     assert [outcome for outcome in outcomes if outcome.verdict != "ok"] == []
 
 
-def test_packed_calls_say_why_they_are_not_called_as_they_stand():
-    assert all(ragged.reason for ragged in RAGGED)
-    assert [r.name for r in RAGGED if not sequences(r)] == ["offsets_beyond_the_data"]
-    for ragged in RAGGED:
-        made = sequences(ragged)
-        assert not made or sum(case.shape.q_len for case in made) == ragged.cu_q[-1]
+PACKED = [case for case in cases() if case.family in ("ragged", "paged")]
+
+
+@pytest.mark.parametrize("case", PACKED, ids=ids(PACKED))
+def test_packed_entries_are_what_they_would_be_alone(case):
+    spec, operands = case.attention_spec(), case.operands()
+    q, k, v = (operands.pop(name) for name in "qkv")
+    whole = reference.attention(spec, q, k, v, **operands)
+    detail = reference.detail(spec, q, k, v, **operands)
+    ends = operands.get("cu_q_lens")
+    for name, found in whole.items():
+        rows = getattr(detail, name)
+        if ends is not None:
+            assert np.array_equal(
+                found[ends[-1] :],
+                np.full_like(found[ends[-1] :], detail.operands.empty_row(name)),
+                equal_nan=True,
+            )
+        for b in range(len(rows)):
+            own = (
+                found[ends[b] : ends[b + 1]].swapaxes(0, 1)
+                if ends is not None
+                else detail.operands.to_layout(found)[b]
+            )
+            assert np.array_equal(own, rows[b, :, : own.shape[1]], equal_nan=True)
+
+
+def test_answers_of_packed_calls_worked_out_by_hand():
+    spec = {"q_heads": 1, "head_dim": 1, "layout": "thd", "mask": Causal("bottom_right")}
+    q, v = np.zeros((3, 1, 1), np.float32), np.arange(1.0, 7.0, dtype=np.float32)[:, None, None]
+    ends = {"cu_q_lens": [0, 2, 3], "cu_kv_lens": [0, 3, 5]}
+    found = reference.attention(AttentionSpec(**spec), q, v, v, **ends)
+    assert found["out"].ravel().tolist() == [1.5, 2.0, 4.5]
+    assert found["lse"].shape == (3, 1)
+    pages = v[[2, 3, 4, 5, 0, 1]].reshape(3, 2, 1, 1)
+    table = {"block_table": [[2, 0], [1, -1]], "kv_lens": [3, 2], "cu_q_lens": [0, 2, 3]}
+    spec |= {"paged": True, "kv_lens": True}
+    found = reference.attention(AttentionSpec(**spec), q, pages, pages, **table)
+    assert found["out"].ravel().tolist() == [1.5, 2.0, 5.5]
 
 
 def test_addresses_of_threads():

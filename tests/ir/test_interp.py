@@ -47,6 +47,9 @@ def _call(spec, rows, keys, *, seed=0, batch=2, tables=None, **lengths):
         q_len=np.asarray(lengths.get("q_len", [rows] * batch)),
         kv_len=np.asarray(lengths.get("kv_len", [keys] * batch)),
         q_offset=np.asarray(lengths.get("q_offset", [0] * batch)),
+        q_start=None,
+        kv_start=None,
+        pages=None,
     )
 
 

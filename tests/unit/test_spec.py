@@ -263,7 +263,22 @@ CONTRADICTIONS = {
         "accum_dtype: got 'float16' with dtype='float16'\n  allowed: 'float32'",
     ),
     "accum wider": ({"accum_dtype": "float64"}, r"accum_dtype: got 'float64'(?s:.*)NUM-1"),
-    "layout": ({"layout": "thd"}, r"layout: got 'thd'\n  allowed: 'bhsd' \| 'bshd'"),
+    "layout": ({"layout": "sbhd"}, r"layout: got 'sbhd'\n  allowed: 'bhsd' \| 'bshd' \| 'thd'"),
+    "thd and q_lens": ({"layout": "thd", "q_lens": True}, "got q_lens=True(?s:.*)cu_q_lens"),
+    "thd and kv_lens": ({"layout": "thd", "kv_lens": True}, "kv_lens=True with layout='thd'"),
+    "thd and bias": ({"layout": "thd", "bias": "float32"}, "bias: got 'float32' with layout='thd'"),
+    "thd and Dense": (
+        {"layout": "thd", "mask": Dense() & Causal("top_left")},
+        r"mask: got Dense\(\) with layout='thd'(?s:.*)Table",
+    ),
+    "paged alone": ({"paged": True}, "paged: got True with kv_lens=False"),
+    "paged number": ({"paged": 16}, "paged: got a int(?s:.*)block_table="),
+    "paged and bias": (
+        {"paged": True, "kv_lens": True, "bias": "float32"},
+        "bias: got 'float32' with paged=True",
+    ),
+    "paged and Dense": ({"paged": True, "kv_lens": True, "mask": Dense()}, "Dense.*paged=True"),
+    "page_size": ({"page_size": 16}, "paged=True: the size of a page"),
     "layout case": ({"layout": "BHSD"}, "layout: got 'BHSD'"),
     # scale and cap
     "scale NaN": ({"scale": math.nan}, "scale: got nan\n  allowed: a finite number"),

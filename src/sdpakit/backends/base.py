@@ -40,6 +40,10 @@ class Capabilities:
         Names of options.
     gradients : bool
         Whether the backend is a `GradientBackend`, too.
+    layouts : frozenset of str
+        Layouts; with "thd" it takes calls with `q_start` and `kv_start`.
+    paged : bool
+        Whether it takes calls with `pages`.
     """
 
     dtypes: frozenset[str]
@@ -47,6 +51,8 @@ class Capabilities:
     outputs: frozenset[str]
     options: frozenset[str] = frozenset()
     gradients: bool = False
+    layouts: frozenset[str] = frozenset(("bhsd", "bshd"))
+    paged: bool = False
 
     def reasons_against(
         self, spec: AttentionSpec, options: Options, *, gradients: bool = False
@@ -61,6 +67,8 @@ class Capabilities:
             *(f"{name}={d} > {limit}" for name, d in widths.items() if d > limit),
             *(f"no {name} {dtype}" for name, dtype in dtypes.items() if dtype not in self.dtypes),
             *(f"no output {name!r}" for name in spec.outputs if name not in self.outputs),
+            *([f"no layout {spec.layout!r}"] if spec.layout not in self.layouts else []),
+            *(["no paged keys and values"] if spec.paged and not self.paged else []),
         ]
 
 
@@ -86,6 +94,13 @@ class Call:
     the program reads, with the rank of its loads (size-1 axes broadcast), `scalars` its run-time
     numbers. q_len, kv_len, q_offset are int64 arrays of shape (B,). `int_bits` (32 or 64) is the
     width in which every integer of the expressions was proven to fit.
+
+    With `q_start` (B,) the batch axis of q and of the outputs has size 1, and entry b owns the
+    q_len[b] rows from q_start[b] on along the length axis; all others are written by somebody else
+    (RAGGED-1). `kv_start` says the same of k and v. With `pages` (B, n) the batch axis of k and v
+    counts pages, the length axis keys in a page of size P, and key j of entry b is key j % P of
+    page pages[b, j // P]; what stands in `pages` past the length means nothing (PAGED-1). All
+    three are contiguous int64.
     """
 
     q: np.ndarray[Any, Any]
@@ -99,6 +114,29 @@ class Call:
     q_offset: np.ndarray[Any, Any]
     threads: int
     int_bits: int = 64
+    q_start: np.ndarray[Any, Any] | None = None
+    kv_start: np.ndarray[Any, Any] | None = None
+    pages: np.ndarray[Any, Any] | None = None
+
+    @property
+    def batch(self) -> int:
+        """Number of batch entries."""
+        return len(self.q_len)
+
+    @property
+    def q_rows(self) -> int:
+        """Query rows of an entry: of each, padding included, or at most, where there is none."""
+        return self.q.shape[2] if self.q_start is None else _largest(self.q_len)
+
+    @property
+    def kv_rows(self) -> int:
+        """Keys of an entry: of each, padding included, or at most, where there is none."""
+        padded = self.kv_start is None and self.pages is None
+        return self.k.shape[2] if padded else _largest(self.kv_len)
+
+
+def _largest(lengths: np.ndarray[Any, Any]) -> int:
+    return int(lengths.max(initial=0))
 
 
 @dataclass(frozen=True, slots=True)

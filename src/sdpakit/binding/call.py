@@ -18,8 +18,9 @@ from sdpakit.arrays import (
     numpy_dtype,
 )
 from sdpakit.backends.base import Call
-from sdpakit.binding.lengths import PerEntry, bind_lengths, bind_offset, is_single
-from sdpakit.binding.operands import Dims, bind_qkv, bind_tables
+from sdpakit.binding.entries import Entries, bind_entries
+from sdpakit.binding.lengths import PerEntry, bind_offset, is_single
+from sdpakit.binding.operands import bind_qkv, bind_tables, from_layout
 from sdpakit.binding.params import bind_params
 from sdpakit.binding.signature import Signature
 from sdpakit.binding.threads import bind_threads
@@ -42,6 +43,9 @@ class Arguments:
     q_lens: object = None
     kv_lens: object = None
     q_offset: object = None
+    cu_q_lens: object = None
+    cu_kv_lens: object = None
+    block_table: object = None
     params: object = None
     out: object = None
     threads: object = None
@@ -103,19 +107,17 @@ def bind(signature: Signature, arguments: Arguments, *, dry: bool = False) -> Bo
     """
     spec = signature.spec
     q, k, v = bind_qkv(spec, arguments.q, arguments.k, arguments.v)
-    batch, q_heads, q_rows, _ = q.view.shape
-    dims = Dims(batch, q_heads, q_rows, k.view.shape[2])
-    q_len, kv_len = bind_lengths(signature, dims, arguments.q_lens, arguments.kv_lens)
-    q_offset = bind_offset(signature, batch, arguments.q_offset)
+    entries = bind_entries(spec, q.view, k.view, arguments)
+    q_offset = bind_offset(signature, entries.dims.batch, arguments.q_offset)
     tables = bind_tables(
-        signature, dims, bias=arguments.bias, mask=arguments.mask, sinks=arguments.sinks
+        signature, entries.dims, bias=arguments.bias, mask=arguments.mask, sinks=arguments.sinks
     )
     scalars, user_tables = bind_params(signature, arguments.params)
     tables |= user_tables
     threads = bind_threads(arguments.threads)
-    int_bits = _int_bits(signature, dims, (q_len, kv_len, q_offset), scalars, tables)
+    int_bits = _int_bits(signature, entries, q_offset, scalars, tables)
     given = _as_outputs(signature, arguments.out)
-    made, outputs = _bind_outputs(signature, dims, given, dry=dry)
+    made, outputs = _bind_outputs(signature, q.view.shape, given, dry=dry)
     _check_overlap(given, outputs, (q, k, v), tables, arguments)
     call = Call(
         q=q.view,
@@ -124,25 +126,28 @@ def bind(signature: Signature, arguments: Arguments, *, dry: bool = False) -> Bo
         outputs=outputs,
         tables=tables,
         scalars=scalars,
-        q_len=q_len.values,
-        kv_len=kv_len.values,
+        q_len=entries.q_len.values,
+        kv_len=entries.kv_len.values,
         q_offset=q_offset.values,
         threads=threads,
         int_bits=int_bits,
+        q_start=entries.q_start,
+        kv_start=entries.kv_start,
+        pages=entries.pages,
     )
     return Bound(call, given, made, q.namespace)
 
 
 def _int_bits(
     signature: Signature,
-    dims: Dims,
-    per_entry: tuple[PerEntry, PerEntry, PerEntry],
+    entries: Entries,
+    q_offset: PerEntry,
     scalars: Mapping[str, int | float],
     tables: Mapping[str, Array],
 ) -> int:
+    dims, q_len, kv_len = entries.dims, entries.q_len, entries.kv_len
     if 0 in dims.pairs:
         return 32  # no pair exists, so no expression is evaluated
-    q_len, kv_len, q_offset = per_entry
     sizes = {
         "b": (0, dims.batch - 1),
         "h": (0, dims.q_heads - 1),
@@ -185,14 +190,17 @@ def _as_outputs(signature: Signature, out: object) -> dict[str, object]:
 
 
 def _bind_outputs(
-    signature: Signature, dims: Dims, given: Mapping[str, object], *, dry: bool
+    signature: Signature, q: tuple[int, ...], given: Mapping[str, object], *, dry: bool
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the new arrays as the caller sees them, and all outputs in the order of a `Call`."""
+    """Return the new arrays as the caller sees them, and all outputs in the order of a `Call`.
+
+    `q` is the shape of q in that order.
+    """
     spec = signature.spec
     made: dict[str, Array] = {}
     outputs: dict[str, Array] = {}
     for name in spec.outputs:
-        shape, dtype = _output_form(signature, name, dims)
+        shape, dtype = _output_form(signature, name, q)
         if name in given:
             where = "out" if spec.outputs == ("out",) else f"out[{name!r}]"
             array = check_out(where, given[name], shape, dtype)
@@ -200,19 +208,25 @@ def _bind_outputs(
             array = np.broadcast_to(np.empty((), numpy_dtype(dtype)), shape)
         else:
             array = made[name] = new_array(shape, dtype)
-        swapped = name == "out" and spec.layout == "bshd"
-        outputs[name] = array.swapaxes(1, 2) if swapped else array
+        swapped = name == "out" or spec.layout == "thd"
+        outputs[name] = from_layout(array, spec.layout) if swapped else array
     return made, outputs
 
 
-def _output_form(signature: Signature, name: str, dims: Dims) -> tuple[tuple[int, ...], str]:
+def _output_form(
+    signature: Signature, name: str, q: tuple[int, ...]
+) -> tuple[tuple[int, ...], str]:
     """Return shape and dtype of an output as the caller sees it (SHAPE-1, NUM-5)."""
-    spec, rows = signature.spec, (dims.batch, dims.q_heads, dims.q_rows)
-    if name != "out":
+    spec, (batch, heads, length, _) = signature.spec, q
+    swapped = {"bshd": (batch, length, heads), "thd": (length, heads)}.get(spec.layout)
+    if name != "out":  # RAGGED-1: tokens come first in every array of layout thd
+        rows = swapped if spec.layout == "thd" and swapped else (batch, heads, length)
         return rows, spec.accum_dtype
-    if spec.layout == "bshd":
-        rows = (dims.batch, dims.q_rows, dims.q_heads)
+    rows = swapped or (batch, heads, length)
     return (*rows, signature.program.v_head_dim), signature.program.out_dtype
+
+
+_OF_ENTRIES = ("q_lens", "kv_lens", "q_offset", "cu_q_lens", "cu_kv_lens", "block_table")
 
 
 def _check_overlap(
@@ -229,7 +243,7 @@ def _check_overlap(
         tables
     )
     # What was converted to a small array of our own is compared as it came.
-    for name in ("sinks", "q_lens", "kv_lens", "q_offset"):
+    for name in (*_OF_ENTRIES, "sinks"):
         value = getattr(arguments, name)
         if value is not None and not is_single(value):
             inputs[name] = import_array(name, value, tuple(DTYPES)).view

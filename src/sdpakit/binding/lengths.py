@@ -16,6 +16,7 @@ from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
 
 if TYPE_CHECKING:
     from sdpakit.binding.signature import Signature
+    from sdpakit.spec import AttentionSpec
 
 Array = np.ndarray[Any, Any]
 
@@ -45,17 +46,15 @@ class PerEntry:
 
 
 def bind_lengths(
-    signature: Signature, dims: Dims, q_lens: object, kv_lens: object
+    spec: AttentionSpec, dims: Dims, q_lens: object, kv_lens: object
 ) -> tuple[PerEntry, PerEntry]:
-    """Return q_len and kv_len.
+    """Return q_len and kv_len of padded entries, whose arrays have these sizes.
 
     Raises
     ------
     ArgumentTypeError, ArgumentError
-        If lengths are missing, not asked for, no integers of shape (B,), out of range, or unequal
-        against the promise.
+        If lengths are missing, not asked for, no integers of shape (B,), or out of range.
     """
-    spec = signature.spec
     if is_given("q_lens", q_lens, wanted=spec.q_lens, spec_says="q_lens=True"):
         q_len = _lengths("q_lens", q_lens, dims.batch, dims.q_rows)
     else:
@@ -64,8 +63,6 @@ def bind_lengths(
         kv_len = _lengths("kv_lens", kv_lens, dims.batch, dims.kv_rows)
     else:
         kv_len = PerEntry.same(dims.batch, dims.kv_rows)
-    if spec.equal_lens:
-        _check_equal(dims, q_len, kv_len)
     return q_len, kv_len
 
 
@@ -146,14 +143,16 @@ def _lengths(where: str, value: object, batch: int, longest: int) -> PerEntry:
             format_error(
                 where,
                 got=f"{where}[{entry}] = {view[entry]}",
-                allowed=f"0 to {longest}, the length of the array (MASK-4)",
+                allowed=f"0 to {longest}, the length of the array or of the pages of an entry "
+                "(MASK-4)",
                 fix="give true lengths, not offsets or padded ones",
             )
         )
     return found
 
 
-def _check_equal(dims: Dims, q_len: PerEntry, kv_len: PerEntry) -> None:
+def check_equal(dims: Dims, q_len: PerEntry, kv_len: PerEntry) -> None:
+    """Raise `ArgumentError` if some entry has not as many rows as keys, as was promised."""
     unequal = np.flatnonzero(q_len.values != kv_len.values)
     if dims.q_rows == dims.kv_rows and not unequal.size:
         return

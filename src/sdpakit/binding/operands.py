@@ -41,6 +41,26 @@ class Dims:
         return self.batch, self.q_heads, self.q_rows, self.kv_rows
 
 
+def from_layout(array: Array, layout: str) -> Array:
+    """Return a view with the axis order b, h, length and, if there is one, width.
+
+    Parameters
+    ----------
+    array : ndarray
+        In a layout; "paged" is (num_pages, page_size, H, width), whose pages stand for the batch.
+    layout : str
+        One of `LAYOUTS`, or "paged".
+
+    Returns
+    -------
+    ndarray
+        In layout "thd" with a batch axis of size 1.
+    """
+    if layout == "thd":
+        return array.swapaxes(0, 1)[None]
+    return array if layout == "bhsd" else array.swapaxes(1, 2)
+
+
 def bind_qkv(spec: AttentionSpec, q: object, k: object, v: object) -> tuple[Operand, ...]:
     """Return q, k, v as operands whose views have the axis order b, h, length, width.
 
@@ -51,22 +71,39 @@ def bind_qkv(spec: AttentionSpec, q: object, k: object, v: object) -> tuple[Oper
     """
     found = [import_array(where, x, (spec.dtype,)) for where, x in (("q", q), ("k", k), ("v", v))]
     for where, operand in zip("qkv", found, strict=True):
-        if operand.view.ndim != 4:
+        if operand.view.ndim != len(_AXES[_form(where, spec)]):
             _refuse_rank(where, operand.view.shape, spec)
-    if spec.layout == "bshd":
-        found = [Operand(x.view.swapaxes(1, 2), x.dtype, x.namespace) for x in found]
+    found = [
+        Operand(from_layout(x.view, _form(where, spec)), x.dtype, x.namespace)
+        for where, x in zip("qkv", found, strict=True)
+    ]
     q_shape, k_shape, v_shape = (operand.view.shape for operand in found)
     batch, _, q_len, _ = q_shape
-    _, _, kv_len, _ = k_shape
+    kv_batch, _, kv_len, _ = k_shape
     fits = (
         q_shape == (batch, spec.q_heads, q_len, spec.head_dim)
-        and k_shape == (batch, spec.kv_heads, kv_len, spec.head_dim)
-        and v_shape == (batch, spec.kv_heads, kv_len, spec.v_head_dim)
-        and max(batch, spec.q_heads, q_len, kv_len) < LENGTH_LIMIT
+        and k_shape == (kv_batch, spec.kv_heads, kv_len, spec.head_dim)
+        and v_shape == (kv_batch, spec.kv_heads, kv_len, spec.v_head_dim)
+        and (spec.paged or kv_batch == batch)
+        and max(batch, kv_batch, spec.q_heads, q_len, kv_len) < LENGTH_LIMIT
     )
     if not fits:
         _refuse_shapes(spec, (q_shape, k_shape, v_shape))
     return tuple(found)
+
+
+# Axes of the layouts; "paged" is that of k and v in pages.
+_AXES = {
+    "bhsd": ("batch", "heads", "length", "width"),
+    "bshd": ("batch", "length", "heads", "width"),
+    "thd": ("tokens", "heads", "width"),
+    "paged": ("num_pages", "page_size", "heads", "width"),
+}
+
+
+def _form(where: str, spec: AttentionSpec) -> str:
+    """Return the layout of one of q, k, v."""
+    return "paged" if spec.paged and where in ("k", "v") else spec.layout
 
 
 def bind_tables(
@@ -182,16 +219,21 @@ def check_representable(where: str, array: Array, accum_dtype: str) -> None:
 
 def _refuse_shapes(spec: AttentionSpec, shapes: tuple[tuple[int, ...], ...]) -> NoReturn:
     """Raise for the first of q, k, v whose shape (b, h, length, width) does not fit."""
-    (batch, *_), (_, _, kv_len, _), _ = shapes
+    (batch, *_), (pages, _, kv_len, _), _ = shapes
     heads, width = ("q_heads", spec.q_heads), ("head_dim", spec.head_dim)
     kv_heads, v_width = ("kv_heads", spec.kv_heads), ("v_head_dim", spec.v_head_dim)
+    of_k: tuple[str, int | None] = ("batch", batch)
+    of_v, length = of_k, "kv_len"
+    if spec.paged:
+        of_k, of_v, length = ("num_pages", None), ("num_pages", pages), "page_size"
     _check_shape("q", shapes[0], (("batch", None), heads, ("q_len", None), width), spec)
-    _check_shape("k", shapes[1], (("batch", batch), kv_heads, ("kv_len", None), width), spec)
-    _check_shape("v", shapes[2], (("batch", batch), kv_heads, ("kv_len", kv_len), v_width), spec)
+    _check_shape("k", shapes[1], (of_k, kv_heads, (length, None), width), spec)
+    _check_shape("v", shapes[2], (of_v, kv_heads, (length, kv_len), v_width), spec)
+    came = (_in_layout(x, _form(name, spec)) for name, x in zip("qkv", shapes, strict=True))
     raise ArgumentError(
         format_error(
             "q, k, v",
-            got=f"shapes {', '.join(str(_in_layout(shape, spec)) for shape in shapes)}",
+            got=f"shapes {', '.join(map(str, came))}",
             allowed=f"batch, heads and lengths below 2**31 = {LENGTH_LIMIT} (SHAPE-6)",
             fix="split the sequence and merge the parts by their lse (MERGE-1)",
         )
@@ -213,20 +255,24 @@ def _check_shape(
     if not wrong:
         return
     sizes = tuple(name if size is None else f"{name}={size}" for name, size in axes)
+    form = _form(where, spec)
+    says = "paged=True" if form == "paged" else f"layout {form!r}"
     raise ArgumentError(
         format_error(
             where,
-            got=f"shape {_in_layout(shape, spec)}",
-            allowed=f"({', '.join(_in_layout(sizes, spec))}), layout {spec.layout!r}",
+            got=f"shape {_in_layout(shape, form)}",
+            allowed=f"({', '.join(_in_layout(sizes, form))}), {says}",
             fix=_shape_remedy(where, shape, axes, wrong[0], spec),
         )
     )
 
 
-def _in_layout(items: tuple[T, ...], spec: AttentionSpec) -> tuple[T, ...]:
+def _in_layout(items: tuple[T, ...], form: str) -> tuple[T, ...]:
     """Return what stands in the order b, h, length, width in the order of the caller."""
     b, h, length, width = items
-    return (b, h, length, width) if spec.layout == "bhsd" else (b, length, h, width)
+    if form == "thd":
+        return length, h, width
+    return (b, h, length, width) if form == "bhsd" else (b, length, h, width)
 
 
 def _shape_remedy(
@@ -238,11 +284,16 @@ def _shape_remedy(
 ) -> str:
     swapped = (shape[0], shape[2], shape[1], shape[3])
     if all(size in (None, came) for (_, size), came in zip(axes, swapped, strict=True)):
+        if _form(where, spec) not in ("bhsd", "bshd"):
+            axis = 0 if _form(where, spec) == "thd" else 1
+            return f"heads and lengths look swapped: give {where}.swapaxes({axis}, {axis + 1})"
         other = "bshd" if spec.layout == "bhsd" else "bhsd"
         return (
             f"it looks like layout {other!r}: say layout={other!r}, or give {where}.swapaxes(1, 2)"
         )
     name, size, came = wrong
+    if name == "num_pages":
+        return f"k has {size} pages: k and v have the same pages"
     if name == "batch":
         return f"q has batch {size}: repeat {where} or cut q, batches are not broadcast"
     if name == "kv_len":
@@ -251,15 +302,18 @@ def _shape_remedy(
 
 
 def _refuse_rank(where: str, shape: tuple[int, ...], spec: AttentionSpec) -> NoReturn:
-    letters = {"b": "batch", "h": "heads", "s": "length", "d": "width"}
+    form = _form(where, spec)
+    fix = "merge leading axes into the batch: reshape"
+    if len(shape) < len(_AXES[form]):
+        fix = f"add axes of size 1, as in {where}[None]"
+    elif form == "thd":
+        fix = "lay the entries of the batch one behind the other: numpy.concatenate (RAGGED-1)"
     raise ArgumentError(
         format_error(
             where,
             got=f"{len(shape)} axes, shape {shape}",
-            allowed=f"4 axes: {', '.join(letters[c] for c in spec.layout)} ({spec.layout!r})",
-            fix=f"add axes of size 1, as in {where}[None]"
-            if len(shape) < 4
-            else "merge leading axes into the batch: reshape",
+            allowed=f"{len(_AXES[form])} axes: {', '.join(_AXES[form])} ({form!r})",
+            fix=fix,
         )
     )
 

@@ -158,15 +158,21 @@ def to_layout(operands: Mapping[str, Any], layout: str) -> dict[str, Any]:
     ----------
     operands : mapping
         Arguments of a call.
-    layout : {"bhsd", "bshd"}
+    layout : {"bhsd", "bshd", "thd"}
         Layout of the spec.
 
     Returns
     -------
     dict
-        In `bshd`, k stays a view with the strides of `bhsd` and the others are contiguous.
+        In `bshd`, k stays a view with the strides of `bhsd` and the others are contiguous. In `thd`
+        the only batch entry of q, k, v and dout is taken for the tokens of all entries. Arrays of
+        another rank are left as they are.
     """
     found = dict(operands)
+    if layout == "thd":
+        for name in found.keys() & {"q", "k", "v", "dout"}:
+            if found[name].ndim == 4 and len(found[name]) == 1:
+                found[name] = guarded(found[name][0].swapaxes(0, 1))
     if layout == "bshd":
         for name in found.keys() & {"q", "k", "v", "dout"}:
             swapped = found[name].swapaxes(1, 2)

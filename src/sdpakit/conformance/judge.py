@@ -289,8 +289,8 @@ def compared(
             found.append(Comparison(np.inf, f"{name} did not come back"))
             continue
         right, bound = getattr(detail, name), allowed[name]
-        if name == "out":
-            right, bound = (detail.operands.to_layout(x) for x in (right, bound))
+        ops = detail.operands
+        right, bound = ops.to_layout(right, ops.empty_row(name)), ops.to_layout(bound)
         dtype = output_dtype(spec, name).name
         found.append(compare(name, result[name], right, bound, dtype))
     return found
@@ -344,9 +344,11 @@ def receivers_of(case: Case, spec: AttentionSpec) -> dict[str, Receiver]:
         By output name.
     """
     batch, q_heads, q_len, _ = case.shape.pairs
-    lengths = (q_len, q_heads) if spec.layout == "bshd" else (q_heads, q_len)
-    shapes = dict.fromkeys(spec.outputs, (batch, q_heads, q_len))
-    full = {**shapes, "out": (batch, *lengths, case.shape.width)}
+    rows = {"bshd": (batch, q_len, q_heads), "thd": (q_len, q_heads)}.get(
+        spec.layout, (batch, q_heads, q_len)
+    )
+    shapes = dict.fromkeys(spec.outputs, rows if spec.layout == "thd" else (batch, q_heads, q_len))
+    full = {**shapes, "out": (*rows, case.shape.width)}
     return {name: Receiver(full[name], output_dtype(spec, name).name) for name in spec.outputs}
 
 

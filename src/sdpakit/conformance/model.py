@@ -23,7 +23,10 @@ Recipe: TypeAlias = "Callable[[Draw], Mapping[str, Any]]"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of one call; None stands for "as its neighbour" (kv_heads: q_heads, ...)."""
+    """Sizes of one call; None stands for "as its neighbour" (kv_heads: q_heads, ...).
+
+    In layout "thd" the lengths are numbers of tokens and the batch is 1, whatever the offsets say.
+    """
 
     batch: int = 1
     q_heads: int = 2
@@ -156,6 +159,8 @@ class Case:
         """
         from sdpakit.conformance.inputs import Draw, to_layout
 
+        layout = str(self.spec.get("layout", "bhsd"))
+
         draw = Draw(self.shape, self.dtype, self.seed)
         found: dict[str, Any] = {}
         if self.recipe is not None:
@@ -165,7 +170,8 @@ class Case:
                 found[name] = make()
         if self.gradients and "dout" not in found:
             found["dout"] = draw.dout()
-        return to_layout(found, str(self.spec.get("layout", "bhsd")))
+        pages = {name: found.pop(name) for name in ("k", "v") if self.spec.get("paged")}
+        return {**to_layout(found, layout), **pages}  # pages lie as PAGED-1 says in every layout
 
 
 @dataclass(frozen=True, slots=True)

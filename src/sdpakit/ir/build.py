@@ -72,6 +72,6 @@ def _mask(spec: AttentionSpec, scope: Scope) -> Expr:
     mask = Const(True) if spec.mask is None else spec.mask.build(scope)
     if spec.q_lens:
         mask = Binary("and", mask, Binary("lt", Index("q"), Index("q_len")))
-    if spec.kv_lens:
+    if spec.kv_lens and not spec.paged:  # pages hold no keys past the length (PAGED-1)
         mask = Binary("and", mask, Binary("lt", Index("k"), Index("kv_len")))
     return mask

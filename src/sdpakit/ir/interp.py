@@ -69,6 +69,21 @@ class Operands(Protocol):
         """(B,) int64."""
         ...
 
+    @property
+    def q_start(self) -> Array | None:
+        """(B,) int64 where entries lie one behind the other."""
+        ...
+
+    @property
+    def kv_start(self) -> Array | None:
+        """(B,) int64 where entries lie one behind the other."""
+        ...
+
+    @property
+    def pages(self) -> Array | None:
+        """(B, n) int64 where keys lie in pages."""
+        ...
+
 
 def run(program: Program, call: Operands) -> None:
     """Compute a call; every element of every output is written.
@@ -85,7 +100,49 @@ def run(program: Program, call: Operands) -> None:
             results = _compute(program, call, block)
             for name in program.outputs:
                 # NUM-5: the one rounding to the dtype of the output.
-                call.outputs[name][block.b, block.h, block.rows] = results[name]
+                call.outputs[name][place(call, block.b, block.h, block.rows)] = results[name]
+
+
+def place(call: Operands, b: int, h: int, rows: slice) -> tuple[int, int, slice]:
+    """Return where query rows of an entry and head stand in q and in outputs (RAGGED-1).
+
+    Parameters
+    ----------
+    call : Operands
+        A call.
+    b, h : int
+        Batch entry and query head.
+    rows : slice
+        Rows of the entry.
+
+    Returns
+    -------
+    tuple
+        Index into (B, Hq, Lq, ...).
+    """
+    if call.q_start is None:
+        return b, h, rows
+    start = int(call.q_start[b])
+    return 0, h, slice(start + rows.start, start + rows.stop)
+
+
+def rows_of(call: Operands, b: int) -> int:
+    """Return the number of query rows that an entry has in q."""
+    return call.q.shape[2] if call.q_start is None else int(call.q_len[b])
+
+
+def keys_of(call: Operands, b: int, kv_head: int) -> tuple[Array, Array]:
+    """Return the keys and the values of an entry and kv head, gathered where they lie in pages."""
+    length = int(call.kv_len[b])
+    if call.pages is not None:  # PAGED-1: no page past the length is looked at
+        used = call.pages[b, : -(-length // call.k.shape[2])]
+        k, v = (x[used, kv_head].reshape(-1, x.shape[3])[:length] for x in (call.k, call.v))
+    elif call.kv_start is not None:
+        keys = slice(int(call.kv_start[b]), int(call.kv_start[b]) + length)
+        k, v = (x[0, kv_head, keys] for x in (call.k, call.v))
+    else:
+        k, v = (x[b, kv_head] for x in (call.k, call.v))
+    return k, v
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +178,17 @@ class _Softmax:
 
 
 def _blocks(program: Program, call: Operands) -> Iterator[_Block]:
-    batch, q_heads, q_rows, _ = call.q.shape
-    kv_heads, kv_rows = call.k.shape[1:3]
+    q_heads, kv_heads = call.q.shape[1], call.k.shape[1]
     group = max(1, q_heads // max(1, kv_heads))
-    step = max(1, _MAX_PAIRS // max(1, kv_rows))
-    for b, h in np.ndindex(batch, q_heads):
-        k, v = (x[b, h // group].astype(program.accum_dtype) for x in (call.k, call.v))
-        for start in range(0, q_rows, step):
-            yield _Block(b, h, slice(start, min(start + step, q_rows)), k, v)
+    for b, h in np.ndindex(len(call.q_len), q_heads):
+        k, v = (x.astype(program.accum_dtype) for x in keys_of(call, b, h // group))
+        rows, step = rows_of(call, b), max(1, _MAX_PAIRS // max(1, k.shape[0]))
+        for start in range(0, rows, step):
+            yield _Block(b, h, slice(start, min(start + step, rows)), k, v)
 
 
 def _compute(program: Program, call: Operands, block: _Block) -> dict[str, Array]:
-    q = call.q[block.b, block.h, block.rows].astype(program.accum_dtype)
+    q = call.q[place(call, block.b, block.h, block.rows)].astype(program.accum_dtype)
     environment = _environment(program, call, block, q @ block.k.T)
     pairs = (q.shape[0], block.k.shape[0])
     logits = np.broadcast_to(evaluate(program.logit, environment), pairs)

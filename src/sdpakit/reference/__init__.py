@@ -32,6 +32,9 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
     q_lens: Any = None,
     kv_lens: Any = None,
     q_offset: Any = None,
+    cu_q_lens: Any = None,
+    cu_kv_lens: Any = None,
+    block_table: Any = None,
     params: Mapping[str, Any] | None = None,
     dout: Any = None,
 ) -> dict[str, Array]:
@@ -53,6 +56,10 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
         (B,) true lengths (MASK-4).
     q_offset : int or array_like of int, optional
         Position of row 0, one number or one a batch entry (MASK-2, alignment "offset").
+    cu_q_lens, cu_kv_lens : array_like of int, optional
+        (B + 1,) offsets of the entries in layout "thd" (RAGGED-1).
+    block_table : array_like of int, optional
+        (B, max_pages) pages of each entry of a paged spec (PAGED-1).
     params : mapping, optional
         Numbers and arrays that masks and logit expressions read, by name.
     dout : array_like, optional
@@ -62,9 +69,10 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
     -------
     dict of str to numpy.ndarray
         "out" in the layout of the spec; "lse", "max_logit", "entropy" and "sum_p2" as
-        (B, Hq, Lq), all of them whatever `spec.outputs` says. With `dout` also "dq", "dk", "dv"
-        in the layout of the spec, "dbias" in the shape of `bias` and "dsinks" as (Hq,) where
-        these were given, and "dparams.NAME" for each float table that the logit expression reads.
+        (B, Hq, Lq), in layout "thd" (Tq, Hq), all of them whatever `spec.outputs` says. With
+        `dout` also "dq", "dk", "dv" in the layout of the spec, "dbias" in the shape of `bias` and
+        "dsinks" as (Hq,) where these were given, and "dparams.NAME" for each float table that the
+        logit expression reads.
 
     Raises
     ------
@@ -82,15 +90,15 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
         q_lens=q_lens,
         kv_lens=kv_lens,
         q_offset=q_offset,
+        cu_q_lens=cu_q_lens,
+        cu_kv_lens=cu_kv_lens,
+        block_table=block_table,
         params=params,
     )
     ops = found.operands
     results = {
-        "out": ops.to_layout(found.out),
-        "lse": found.lse,
-        "max_logit": found.max_logit,
-        "entropy": found.entropy,
-        "sum_p2": found.sum_p2,
+        name: ops.to_layout(getattr(found, name), ops.empty_row(name))
+        for name in ("out", "lse", "max_logit", "entropy", "sum_p2")
     }
     if dout is not None:
         results.update(gradients(found, dout))
@@ -110,7 +118,8 @@ def detail(spec: AttentionSpec, q: Any, k: Any, v: Any, **operands: Any) -> Deta
     Returns
     -------
     Detail
-        Arrays in the axis order b, h, row, key whatever the layout of the spec.
+        Arrays in the axis order b, h, row, key whatever the layout of the spec, padded to the
+        longest entry.
 
     Raises
     ------

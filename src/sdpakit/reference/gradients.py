@@ -38,6 +38,15 @@ def gradients(found: Detail, dout: Any) -> dict[str, Array]:
         If `dout` has not the shape of `out`.
     """
     ops = found.operands
+    if ops.spec.packed:
+        raise ArgumentError(
+            format_error(
+                "dout",
+                got="a gradient of a call with layout 'thd' or paged=True",
+                allowed="gradients of padded batches",
+                fix="pad the entries and give q_lens= and kv_lens= (MASK-4)",
+            )
+        )
     upstream = np.asarray(dout).astype(np.float64)
     if upstream.shape != ops.to_layout(found.out).shape:
         raise ArgumentError(

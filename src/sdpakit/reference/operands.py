@@ -1,4 +1,7 @@
-"""Operands of one call, checked and as float64 in the axis order b, h, length, width."""
+"""Operands of one call, checked and as float64 in the axis order b, h, length, width.
+
+Entries that are not padded are so here (`packed`), and results go the other way at the end.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
+from sdpakit.reference import packed
 
 if TYPE_CHECKING:
     from sdpakit.spec import AttentionSpec
@@ -24,7 +28,8 @@ class Operands:
 
     `bias` and `mask` are broadcast to (B, Hq, Lq, Lk); `bias_shape` is the shape that the caller
     gave. Bias, sinks and float tables have the values that they have in accum_dtype (MOD-1).
-    `q_len`, `kv_len` and `q_offset` are int64 of shape (B,).
+    `q_len`, `kv_len` and `q_offset` are int64 of shape (B,). In layout "thd" entries are padded to
+    the longest, and `q_ends` holds their offsets in the `q_tokens` tokens of the caller.
     """
 
     spec: AttentionSpec
@@ -40,6 +45,8 @@ class Operands:
     q_offset: Array | None
     params: Mapping[str, Any]
     scale: float
+    q_ends: list[int] | None = None
+    q_tokens: int = 0
 
     @property
     def full_shape(self) -> tuple[int, int, int, int]:
@@ -66,9 +73,19 @@ class Operands:
             "q_offset": self.q_offset[b] if self.q_offset is not None else None,
         }
 
-    def to_layout(self, array: Array) -> Array:
-        """Return (B, H, L, width) in the layout of the spec."""
-        return array.swapaxes(1, 2) if self.spec.layout == "bshd" else array
+    def to_layout(self, array: Array, past: float = 0.0) -> Array:
+        """Return (B, H, L, width) or (B, H, L) of rows in the layout of the spec (SHAPE-1).
+
+        `past` is what tokens past the last entry hold (RAGGED-1).
+        """
+        if self.q_ends is not None:
+            return packed.to_offsets(array, self.q_ends, self.q_tokens, past)
+        return array.swapaxes(1, 2) if self.spec.layout == "bshd" and array.ndim == 4 else array
+
+    def empty_row(self, output: str) -> float:
+        """Return what an output holds in a row without keys (EMPTY-1)."""
+        nothing = math.nan if self.spec.empty_row == "nan" else 0.0
+        return {"out": nothing, "entropy": 0.0, "sum_p2": 0.0}.get(output, -math.inf)
 
 
 def prepare(spec: AttentionSpec, q: Any, k: Any, v: Any, given: Mapping[str, Any]) -> Operands:
@@ -93,8 +110,10 @@ def prepare(spec: AttentionSpec, q: Any, k: Any, v: Any, given: Mapping[str, Any
         asked for.
     """
     q, k, v = (_operand(spec, name, x) for name, x in (("q", q), ("k", k), ("v", v)))
-    _check_shapes(spec, q, k, v)
     _check_presence(spec, given)
+    tokens = q.shape[0]
+    q, k, v, lengths = _padded(spec, q, k, v, given)
+    _check_shapes(spec, q, k, v)
     full = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     accum = accum_dtype(spec)
     bias, mask, sinks, q_offset = (given.get(n) for n in ("bias", "mask", "sinks", "q_offset"))
@@ -107,12 +126,36 @@ def prepare(spec: AttentionSpec, q: Any, k: Any, v: Any, given: Mapping[str, Any
         bias_shape=() if bias is None else np.shape(bias),
         mask=None if mask is None else _broadcast("mask", _kind("mask", mask, "b"), full),
         sinks=None if sinks is None else _exact("sinks", as_accum(sinks, accum), full[1:2]),
-        q_len=_lengths("q_lens", given.get("q_lens"), full[0], full[2]),
-        kv_len=_lengths("kv_lens", given.get("kv_lens"), full[0], full[3]),
+        q_len=_lengths("q_lens", lengths.get("q_lens"), full[0], full[2]),
+        kv_len=_lengths("kv_lens", lengths.get("kv_lens"), full[0], full[3]),
         q_offset=None if q_offset is None else _offsets(q_offset, full[0]),
         params=given.get("params") or {},
         scale=1.0 / math.sqrt(spec.head_dim) if spec.scale is None else float(spec.scale),
+        q_ends=lengths.get("q_ends"),
+        q_tokens=tokens,
     )
+
+
+def _padded(
+    spec: AttentionSpec, q: Array, k: Array, v: Array, given: Mapping[str, Any]
+) -> tuple[Array, Array, Array, dict[str, Any]]:
+    """Return q, k, v as a padded batch (B, H, L, width), and the true lengths of its entries."""
+    lengths: dict[str, Any] = {name: given.get(name) for name in ("q_lens", "kv_lens")}
+    if spec.layout == "thd":
+        ends = packed.offsets("cu_q_lens", given["cu_q_lens"], q.shape[0])
+        q, lengths["q_lens"], lengths["q_ends"] = packed.from_offsets(q, ends), np.diff(ends), ends
+    elif spec.layout == "bshd":
+        q = q.swapaxes(1, 2)
+    if spec.paged:
+        used = _exact("kv_lens", _kind("kv_lens", lengths["kv_lens"], "iu"), (q.shape[0],))
+        k, v = (packed.from_pages(x, given["block_table"], used) for x in (k, v))
+    elif spec.layout == "thd":
+        ends = packed.offsets("cu_kv_lens", given["cu_kv_lens"], k.shape[0])
+        k, v = (packed.from_offsets(x, ends) for x in (k, v))
+        lengths["kv_lens"] = np.diff(ends)
+    elif spec.layout == "bshd":
+        k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
+    return q, k, v, lengths
 
 
 def accum_dtype(spec: AttentionSpec) -> np.dtype[Any]:
@@ -128,9 +171,12 @@ def as_accum(array: Any, accum: np.dtype[Any]) -> Array:
 
 def _operand(spec: AttentionSpec, name: str, x: Any) -> Array:
     array = np.asarray(x)
-    if array.ndim != 4:
+    rank = 3 if spec.layout == "thd" and not (spec.paged and name != "q") else 4
+    if array.ndim != rank:
         raise ArgumentError(
-            format_error(name, got=f"shape {array.shape}", allowed="4 axes", fix="see SHAPE-1")
+            format_error(
+                name, got=f"shape {array.shape}", allowed=f"{rank} axes", fix="see SHAPE-1"
+            )
         )
     if array.dtype.name != spec.dtype:
         raise ArgumentTypeError(
@@ -138,7 +184,7 @@ def _operand(spec: AttentionSpec, name: str, x: Any) -> Array:
                 name, got=array.dtype.name, allowed=spec.dtype, fix="cast it, or change the spec"
             )
         )
-    return (array.swapaxes(1, 2) if spec.layout == "bshd" else array).astype(np.float64)
+    return array.astype(np.float64)
 
 
 def _check_shapes(spec: AttentionSpec, q: Array, k: Array, v: Array) -> None:
@@ -166,6 +212,9 @@ def _check_presence(spec: AttentionSpec, given: Mapping[str, Any]) -> None:
         "sinks": bool(spec.sinks),
         "q_lens": bool(spec.q_lens),
         "kv_lens": bool(spec.kv_lens),
+        "cu_q_lens": spec.layout == "thd",
+        "cu_kv_lens": spec.layout == "thd" and not spec.paged,
+        "block_table": bool(spec.paged),
     }
     for name, wanted in asked.items():
         has = given.get(name) is not None

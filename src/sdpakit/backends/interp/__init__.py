@@ -12,7 +12,7 @@ from sdpakit.backends.interp.backward import InterpretedBackward
 from sdpakit.dtypes import FLOATS
 from sdpakit.ir.interp import run
 from sdpakit.ir.printer import to_text
-from sdpakit.spec import OUTPUTS
+from sdpakit.spec import LAYOUTS, OUTPUTS
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import BackwardLauncher, Call, Launcher, Options
@@ -51,6 +51,8 @@ class Interpreter:
             max_head_dim=sys.maxsize,
             outputs=frozenset(OUTPUTS),
             gradients=True,
+            layouts=frozenset(LAYOUTS),
+            paged=True,
         )
 
     def unsupported_reasons(self, spec: AttentionSpec, options: Options) -> list[str]:

@@ -27,6 +27,7 @@ FAMILIES: tuple[str, ...] = (
     "expressions",
     "refusals",
     "ragged",
+    "paged",
     "huge",
     "fuzzed",
     "gradients",

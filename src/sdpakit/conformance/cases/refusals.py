@@ -20,7 +20,15 @@ SPEC, CALL, KIND = "SpecError", "ArgumentError", "ArgumentTypeError"
 
 def cases() -> list[Case]:
     """Return the cases of this family."""
-    return [*_specs(), *_shapes(), *_operands(), *_lengths(), *_integers(), *_out()]
+    return [
+        *_specs(),
+        *_shapes(),
+        *_operands(),
+        *_lengths(),
+        *_packed(),
+        *_integers(),
+        *_out(),
+    ]
 
 
 def _refused(
@@ -49,7 +57,11 @@ def _specs() -> list[Case]:
         ("alignment_left_open", "MASK-2", r"# \. \. \. \.", {"mask": Causal()}),
         ("window_alignment_left_open", "MASK-2", "align", {"mask": Window(2, 0)}),
         ("accum_dtype", "NUM-1", "accum_dtype", {"accum_dtype": "float64"}),
-        ("layout", "SHAPE-1", "layout", {"layout": "thd"}),
+        ("layout", "SHAPE-1", "layout", {"layout": "sbhd"}),
+        ("ragged_lengths_twice", "RAGGED-1", "cu_q_lens", {"layout": "thd", "q_lens": True}),
+        ("ragged_bias", "RAGGED-1", "pairs", {"layout": "thd", "bias": "float32"}),
+        ("ragged_dense", "RAGGED-1", r"Dense\(\)", {"layout": "thd", "mask": Dense()}),
+        ("paged_without_lengths", "PAGED-1", "kv_lens", {"paged": True}),
         ("outputs_unknown", "STAT-1", "outputs", {"outputs": ("out", "weights")}),
         ("empty_row", "EMPTY-1", "empty_row", {"empty_row": "mean"}),
         ("mask_of_an_array", "MASK-1", r"Dense\(\)", {"mask": np.ones((5, 7), bool)}),
@@ -171,6 +183,64 @@ def _lengths() -> list[Case]:
         spec={"mask": Causal(), "equal_lens": True},
     )
     return found
+
+
+def _packed() -> list[Case]:
+    """Offsets that are none (RAGGED-1), and block tables that lead nowhere (PAGED-1)."""
+    thd: Mapping[str, Any] = {"layout": "thd"}
+    paged: Mapping[str, Any] = {"paged": True, "kv_lens": True}
+    found: list[Case] = []
+    for name, error, match, ends in (
+        ("beyond_the_data", CALL, r"cu_q_lens\[2\] = 7", {"cu_q_lens": (0, 2, 7)}),
+        ("not_from_0", CALL, "begin at 0", {"cu_kv_lens": (1, 2, 7)}),
+        ("descend", CALL, "do not descend", {"cu_kv_lens": (0, 5, 4)}),
+        ("negative", CALL, r"cu_q_lens\[1\] = -1", {"cu_q_lens": (0, -1, 5)}),
+        ("of_another_batch", CALL, "batch", {"cu_kv_lens": (0, 3, 5, 7)}),
+        ("missing", CALL, "cu_kv_lens", {"cu_kv_lens": None}),
+        ("of_floats", KIND, "cu_q_lens", {"cu_q_lens": (0.0, 2.0, 5.0)}),
+        ("as_lengths", CALL, "q_lens", {"q_lens": (2, 3)}),
+    ):
+        source = "Dao-AILab/flash-attention#1773" if name == "beyond_the_data" else ""
+        found += _refused(
+            f"offsets_{name}",
+            "RAGGED-1",
+            error,
+            match,
+            spec=thd,
+            recipe=_given({"cu_q_lens": (0, 2, 5), "cu_kv_lens": (0, 4, 7), **ends}),
+            source=gh(source) if source else "",
+        )
+    for name, match, given in (
+        ("past_the_pages", r"block_table\[0, 1\] = 4", {"block_table": ((0, 4), (1, 2))}),
+        ("negative", r"block_table\[1, 0\] = -1", {"block_table": ((0, 3), (-1, 2))}),
+        ("of_another_batch", "batch = 2", {"block_table": ((0, 1),)}),
+        ("too_short", r"kv_lens\[0\] = 6", {"block_table": ((0,), (1,))}),
+        ("missing", "block_table", {"block_table": None}),
+        ("with_offsets", "cu_kv_lens", {"cu_kv_lens": (0, 4, 7)}),
+    ):
+        found += _refused(
+            f"pages_{name}",
+            "PAGED-1",
+            CALL,
+            match,
+            shape=Shape(batch=2),
+            spec=paged,
+            recipe=_given({"block_table": ((0, 3), (1, -9)), "kv_lens": (6, 4), **given}, pages=4),
+        )
+    return found
+
+
+def _given(arrays: Mapping[str, Any], pages: int = 0) -> Any:
+    """Return a recipe of arrays, and of k and v in so many pages of 4 keys."""
+
+    def recipe(draw: Draw) -> dict[str, Any]:
+        found = {name: None if x is None else np.array(x) for name, x in arrays.items()}
+        if pages:
+            for name in "kv":
+                found[name] = draw.normal(pages, 4, draw.shape.kv, draw.shape.head_dim)
+        return {name: x for name, x in found.items() if x is not None}
+
+    return recipe
 
 
 def _integers() -> list[Case]:

@@ -22,6 +22,7 @@ THEMES: tuple[str, ...] = (
     "expressions",
     "memory",
     "refusals",
+    "packed",
     "masks",
     "scale",
     "backward",

@@ -179,6 +179,8 @@ def bottom_right_of_padded_lengths(right: Plain, ops: Operands, scope: Scope) ->
 
 def key_lengths_ignored(spec: AttentionSpec, given: dict[str, Any]) -> Call:
     """Keys past kv_lens take part."""
+    if spec.paged:  # without lengths there is no saying which pages to read
+        return spec, given
     given.pop("kv_lens", None)
     return respec(spec, kv_lens=False), given
 

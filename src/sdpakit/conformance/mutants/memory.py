@@ -89,8 +89,8 @@ def components_as_neighbours(spec: AttentionSpec, given: dict[str, Any]) -> Call
     """The components of a head are taken to lie side by side."""
     for name in "qkv":
         x = given[name]
-        if x.size and x.shape[3] > 1 and x.strides[3] != x.itemsize:
-            given[name] = _walked(x, (*x.strides[:3], x.itemsize))
+        if x.size and x.shape[-1] > 1 and x.strides[-1] != x.itemsize:
+            given[name] = _walked(x, (*x.strides[:-1], x.itemsize))
     return spec, given
 
 
@@ -109,7 +109,7 @@ def values_behind_the_last_times_zero(
 ) -> Entry:
     """Values behind the last key are read, and multiplied by weights of 0."""
     found = right.attention(spec, q, k, v, **operands)
-    behind = None if spec.layout == "bshd" else _next_row(v)
+    behind = None if spec.layout == "bshd" or spec.packed else _next_row(v)
     if behind is None or not found["out"].size:
         return found
     group = q.shape[1] // v.shape[1]
@@ -179,7 +179,7 @@ def out_as_wide_as_q(
 ) -> Entry:
     """The result has the width of q."""
     found = right.attention(spec, q, k, v, **operands)
-    return {**found, "out": np.resize(found["out"], (*found["out"].shape[:3], q.shape[3]))}
+    return {**found, "out": np.resize(found["out"], (*found["out"].shape[:-1], q.shape[-1]))}
 
 
 class memory_of_a_result_again:  # noqa: N801 - its name is that of the mutant

@@ -260,6 +260,8 @@ def _beyond(spec: AttentionSpec, peer: Peer) -> list[str]:
         "two additive arrays in one would be another order of rounding": (
             spec.bias is not None and isinstance(spec.logits, Alibi) and not peer.has_expressions
         ),
+        "it has no ragged batches (cu_q_lens)": spec.layout == "thd",
+        "it has no pages of keys and values": bool(spec.paged),
         "its integers are those of int64, without the check of EXPR-1": _has_large(spec),
     }
     return [text for text, holds in has.items() if holds]

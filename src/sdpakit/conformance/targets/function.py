@@ -176,6 +176,8 @@ class FunctionTarget(BaseTarget):
             "softcap": spec.softcap is not None,
             "bias": spec.bias is not None,
             "sinks": spec.sinks,
+            "cu_q_lens": spec.layout == "thd",
+            "block_table": spec.paged,
         }
         for name, wanted in asked.items():
             if wanted and name not in self._takes:

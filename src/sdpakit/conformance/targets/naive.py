@@ -63,7 +63,8 @@ class Naive(BaseTarget):
             for b in range(rows[0]):
                 for name, value in self.entry(ops, b).items():
                     found[name][b] = value
-            found["out"] = ops.to_layout(found["out"]).astype(np_dtype(spec.out_dtype))
+            found = {n: ops.to_layout(x, ops.empty_row(n)).astype(accum) for n, x in found.items()}
+            found["out"] = found["out"].astype(np_dtype(spec.out_dtype))
         return found
 
     def entry(self, ops: Operands, b: int) -> dict[str, Array]:
