@@ -30,6 +30,7 @@ _LABELS = {
     "flops": "flops if dense",
     "flops_per_byte": "flops per byte if dense",
     "flops_in_tiles": "flops done (whole tiles)",
+    "kv_bytes_in_tiles": "bytes of k and v (whole tiles)",
 }
 
 
@@ -315,10 +316,16 @@ def _tiles(signature: Signature, call: Call, q_tile: int, k_tile: int) -> dict[s
     if signature.spec.packed:  # entries are as long as they are: no tiles lie behind them
         tiles = -(-call.q_len // q_tile) * -(-call.kv_len // k_tile)
         empty = heads * int(tiles.sum()) - computed
-    return {
+    found: dict[str, Any] = {
         "tiles": {"empty": empty, "full": counts.full, "partial": counts.partial},
         "flops_in_tiles": computed * q_tile * k_tile * 2 * (head_dim + v_head_dim),
     }
+    if call.q_rows <= q_tile:  # all rows of a group meet a tile of its keys together
+        tile_bytes = k_tile * (head_dim + v_head_dim) * call.k.itemsize
+        read = computed * tile_bytes // signature.spec.group
+        pairs = math.prod(call.k.shape[:3]) * (head_dim + v_head_dim)
+        found["kv_bytes_in_tiles"] = min(read, pairs * call.k.itemsize)
+    return found
 
 
 def _why(choice: Choice) -> str:

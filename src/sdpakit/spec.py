@@ -116,6 +116,9 @@ class AttentionSpec:
         Out of "out", "lse", "max_logit", "entropy", "sum_p2" (STAT-1), in the order wanted.
     empty_row : {"zero", "nan"}
         What out holds for a row without keys (EMPTY-1).
+    batch_invariant : bool
+        Whether a row computed alone must have the bits that it has among others (DET-2). Short
+        queries are then slower.
 
     Raises
     ------
@@ -154,6 +157,7 @@ class AttentionSpec:
     equal_lens: bool
     outputs: tuple[str, ...]
     empty_row: str
+    batch_invariant: bool
     # `dataclasses.replace` would hand on what was derived from the old values, such as v_head_dim
     # with another head_dim. This makes it refuse, and name what does not.
     call_spec_replace_instead: InitVar[None]
@@ -205,6 +209,7 @@ class AttentionSpec:
         equal_lens: bool = False,
         outputs: Iterable[str] = ("out",),
         empty_row: str = "zero",
+        batch_invariant: bool = False,
     ) -> None:
         put = partial(object.__setattr__, self)
         put("q_heads", _count("q_heads", q_heads, least=0))
@@ -225,6 +230,7 @@ class AttentionSpec:
         put("equal_lens", _flag("equal_lens", equal_lens, "True promises q_len == kv_len"))
         put("outputs", _outputs(outputs))
         put("empty_row", _choice("empty_row", empty_row, EMPTY_ROWS))
+        put("batch_invariant", _flag("batch_invariant", batch_invariant, "True asks for DET-2"))
         _check_heads(self)
         _check_packing(self)
         _check_lengths(self)

@@ -93,7 +93,8 @@ class Call:
     (B, Hq, Lq, Dv), the others (B, Hq, Lq) in accum_dtype. `tables` hold the run-time arrays that
     the program reads, with the rank of its loads (size-1 axes broadcast), `scalars` its run-time
     numbers. q_len, kv_len, q_offset are int64 arrays of shape (B,). `int_bits` (32 or 64) is the
-    width in which every integer of the expressions was proven to fit.
+    width in which every integer of the expressions was proven to fit. Where `batch_invariant` is
+    set, a row has the same bits whatever other rows the call has (DET-2).
 
     With `q_start` (B,) the batch axis of q and of the outputs has size 1, and entry b owns the
     q_len[b] rows from q_start[b] on along the length axis; all others are written by somebody else
@@ -117,6 +118,7 @@ class Call:
     q_start: np.ndarray[Any, Any] | None = None
     kv_start: np.ndarray[Any, Any] | None = None
     pages: np.ndarray[Any, Any] | None = None
+    batch_invariant: bool = False
 
     @property
     def batch(self) -> int:

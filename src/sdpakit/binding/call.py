@@ -134,6 +134,7 @@ def bind(signature: Signature, arguments: Arguments, *, dry: bool = False) -> Bo
         q_start=entries.q_start,
         kv_start=entries.kv_start,
         pages=entries.pages,
+        batch_invariant=spec.batch_invariant,
     )
     return Bound(call, given, made, q.namespace)
 

@@ -85,7 +85,7 @@ class Operands(Protocol):
         ...
 
 
-def run(program: Program, call: Operands) -> None:
+def run(program: Program, call: Operands, *, rows_alone: bool = False) -> None:
     """Compute a call; every element of every output is written.
 
     Parameters
@@ -94,9 +94,12 @@ def run(program: Program, call: Operands) -> None:
         Scheduled or not.
     call : Operands
         Checked operands; `call.outputs` holds an array for each of `program.outputs`.
+    rows_alone : bool
+        Compute each row as if it was the only one (DET-2): products of many rows may have other
+        bits.
     """
     with np.errstate(all="ignore"):  # NUM-4: NaN and infinities are values
-        for block in _blocks(program, call):
+        for block in _blocks(program, call, rows_alone=rows_alone):
             results = _compute(program, call, block)
             for name in program.outputs:
                 # NUM-5: the one rounding to the dtype of the output.
@@ -177,12 +180,13 @@ class _Softmax:
         return np.asarray(~self.present.any(axis=1, keepdims=True))
 
 
-def _blocks(program: Program, call: Operands) -> Iterator[_Block]:
+def _blocks(program: Program, call: Operands, *, rows_alone: bool) -> Iterator[_Block]:
     q_heads, kv_heads = call.q.shape[1], call.k.shape[1]
     group = max(1, q_heads // max(1, kv_heads))
     for b, h in np.ndindex(len(call.q_len), q_heads):
         k, v = (x.astype(program.accum_dtype) for x in keys_of(call, b, h // group))
-        rows, step = rows_of(call, b), max(1, _MAX_PAIRS // max(1, k.shape[0]))
+        rows = rows_of(call, b)
+        step = 1 if rows_alone else max(1, _MAX_PAIRS // max(1, k.shape[0]))
         for start in range(0, rows, step):
             yield _Block(b, h, slice(start, min(start + step, rows)), k, v)
 

@@ -28,7 +28,7 @@ class _Launcher:
 
     def __call__(self, call: Call) -> None:
         """Fill the outputs of a call."""
-        run(self._program, call)
+        run(self._program, call, rows_alone=call.batch_invariant)
 
     def explain(self, call: Call | None) -> Mapping[str, Any]:
         """Say that the interpreter uses one thread and no tiles."""

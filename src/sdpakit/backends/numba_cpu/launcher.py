@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from sdpakit.backends.numba_cpu import context, driver, pool, schedule
-from sdpakit.backends.numba_cpu.context import Array, ContextLayout, Ints, address, float_bits
+from sdpakit.backends.numba_cpu import context, driver, schedule
+from sdpakit.backends.numba_cpu.context import ContextLayout, Ints, address, float_bits
+from sdpakit.backends.numba_cpu.decode.choice import can_decode, decodes
+from sdpakit.backends.numba_cpu.decode.launcher import DecodeCode
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK, computed_once
 from sdpakit.backends.numba_cpu.lower import Plan, Stages, lower
+from sdpakit.backends.numba_cpu.prepared import Prepared, Repeat
 from sdpakit.expr.nodes import Index, postorder
 
 if TYPE_CHECKING:
@@ -80,6 +83,11 @@ class Code:
         self.module = cast(Stages, artifact.stages).compiled()
         self.context = ContextLayout.of(self.plan.program)
         self.template = self._template()
+        self.decode = None
+        if can_decode(self.plan.layout):
+            self.decode = DecodeCode(
+                self.plan, self.module, self.context, reads_head=self.reads_head
+            )
 
     def _template(self) -> Ints:
         layout, program = self.plan.layout, self.plan.program
@@ -173,57 +181,6 @@ class Code:
         return Deal(min(threads, parts.items), parts, scratch.size, d)
 
 
-class Repeat:
-    """A small call that one thread does again and again (`sdpakit.backends.base.Repeat`).
-
-    Parameters
-    ----------
-    worker : callable
-        See `driver.worker`.
-    descriptor : ndarray of int64
-        Descriptor and context of the call; nobody else may use it.
-    where : int
-        Its address.
-    pointers : sequence of int
-        Places in it that hold addresses within it.
-    scratch_bytes : int
-        What the call needs.
-    """
-
-    __slots__ = ("_free", "_pointers", "_scratch_bytes", "_template", "_where", "_worker")
-
-    def __init__(
-        self,
-        worker: Callable[[int, int, int, int, int, int], None],
-        descriptor: Ints,
-        where: int,
-        pointers: Sequence[int],
-        scratch_bytes: int,
-    ) -> None:
-        self._worker = worker
-        self._template, self._where, self._pointers = descriptor, where, pointers
-        self._scratch_bytes = scratch_bytes
-        self._free: list[tuple[int, Ints]] = []  # descriptors that no thread is using
-
-    def __call__(self, q: Array, k: Array, v: Array, out: Array) -> None:
-        """Do the call with other arrays."""
-        try:
-            own = self._free.pop()
-        except IndexError:
-            own = self._copy()
-        buffer = pool.take_buffer(self._scratch_bytes)
-        self._worker(own[0], buffer.address, id(q), id(k), id(v), id(out))
-        pool.give_buffer(buffer)
-        self._free.append(own)
-
-    def _copy(self) -> tuple[int, Ints]:
-        """Return the descriptor at another place, and its address."""
-        d = self._template.copy()
-        where = address(d)
-        d[self._pointers] += where - self._where
-        return where, d
-
-
 class CpuLauncher:
     """Runs calls of one spec (`sdpakit.backends.base.Launcher`)."""
 
@@ -238,22 +195,20 @@ class CpuLauncher:
         if math.prod(call.q.shape[:3]) == 0:
             return
         _fill_padding(call, self._artifact.program.empty_row)
-        self._run(*self._describe(call))
+        self._prepare(call).run()
 
     def repeat(self, call: Call) -> Repeat | None:
         """Return `call` for other arrays, if one thread is enough for it whatever is offered."""
-        code = self._code(call.int_bits)
-        shape = code.shape(call)
-        if call.tables or schedule.useful_threads(code.plan.layout, shape, 2) > 1:
+        if call.tables or self._prepare(replace(call, threads=2)).threads > 1:
             return None
-        d, where, deal = self._describe(call)
-        pointers = [driver.CONTEXT, driver.Q_LEN, driver.KV_LEN]
-        pointers += [driver.FIELDS + slot for slot in context.BATCH_SLOTS.values()]
-        return Repeat(self._worker, d, where, pointers, deal.scratch_bytes)
+        return self._prepare(replace(call, threads=1)).repeat()
 
-    def _describe(self, call: Call) -> tuple[Ints, int, Deal]:
-        """Return the descriptor of a call, its address, and how the call is dealt out."""
+    def _prepare(self, call: Call) -> Prepared:
+        """Return a call ready to run, by the kernel that takes calls of its shape."""
         code = self._code(call.int_bits)
+        if code.decode is not None and decodes(call):
+            scale = split_scale(float(call.scalars["scale"])) if code.plan.is_fast else None
+            return code.decode.prepare(call, scale)
         shape = code.shape(call)
         deal = code.deal(shape, call.threads)
         d = np.empty(driver.FIELDS + context.size(code.context, len(call.q_len)), np.int64)
@@ -265,7 +220,11 @@ class CpuLauncher:
         context.fill(values, at, code.context, call, c)
         d[driver.CONTEXT] = at
         d[driver.Q_LEN], d[driver.KV_LEN] = values[context.SLOT_Q_LEN], values[context.SLOT_KV_LEN]
-        return d, where, deal
+        pointers = [driver.CONTEXT, driver.Q_LEN, driver.KV_LEN]
+        pointers += [driver.FIELDS + slot for slot in context.BATCH_SLOTS.values()]
+        return Prepared(
+            self._worker, d, where, pointers, deal.threads, deal.parts.items, deal.scratch_bytes
+        )
 
     def explain(self, call: Call | None) -> Mapping[str, Any]:
         """Return facts about the code and, for a call, about its items, scratch and threads."""
@@ -279,16 +238,19 @@ class CpuLauncher:
             "arithmetic": "scaled dot" if code.plan.is_fast else "logit expression",
             "from_disk_cache": code.module.from_cache,
         }
-        if call is not None:
-            deal = code.deal(code.shape(call), call.threads)
-            facts |= {
-                "threads": deal.threads,
-                "items": deal.parts.items,
-                "item": f"{deal.parts.chunk_rows} rows x {deal.parts.chunk_heads} heads",
-                "scratch_bytes_per_thread": deal.scratch_bytes,
-                "int_bits": call.int_bits,
-            }
-        return facts
+        if call is None:
+            return facts
+        facts["int_bits"] = call.int_bits
+        if code.decode is not None and decodes(call):
+            return {**facts, **code.decode.explain(call)}
+        deal = code.deal(code.shape(call), call.threads)
+        return facts | {
+            "path": "prefill",
+            "threads": deal.threads,
+            "items": deal.parts.items,
+            "item": f"{deal.parts.chunk_rows} rows x {deal.parts.chunk_heads} heads",
+            "scratch_bytes_per_thread": deal.scratch_bytes,
+        }
 
     def _code(self, int_bits: int) -> Code:
         """Return code for this width; the wider one is compiled when a call first needs it."""
@@ -297,22 +259,6 @@ class CpuLauncher:
             options = self._artifact.meta["options"]
             self._codes[int_bits] = Code(lower(self._artifact.program, options, int_bits))
         return self._codes.get(int_bits, self._codes[max(self._codes)])
-
-    def _run(self, d: Ints, where: int, deal: Deal) -> None:
-        """Work on the items of the descriptor `d` at address `where` until all are done."""
-        buffers = pool.take_scratch(deal.scratch_bytes, deal.threads)
-        try:
-            if deal.threads == 1:
-                self._worker(where, buffers[0].address, 0, 0, 0, 0)
-                return
-            # A helper that wakes late still reads `d`, which lives as long as the second function.
-            pool.run(
-                lambda slot: self._worker(where, buffers[slot].address, 0, 0, 0, 0),
-                lambda: bool(d[driver.DONE_ITEMS] == deal.parts.items),
-                deal.threads,
-            )
-        finally:
-            pool.give_scratch(buffers)
 
 
 def _fill_padding(call: Call, empty_row: str) -> None:

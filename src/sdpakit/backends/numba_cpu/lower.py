@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
@@ -16,10 +16,15 @@ from llvmlite import ir
 from sdpakit.backends.base import Artifact, Options
 from sdpakit.backends.numba_cpu.codegen import KernelModule, KernelText, compile_ir
 from sdpakit.backends.numba_cpu.context import ContextLayout
+from sdpakit.backends.numba_cpu.decode.choice import can_decode
+from sdpakit.backends.numba_cpu.decode.emit import decode_text
+from sdpakit.backends.numba_cpu.decode.layout import DecodeLayout
+from sdpakit.backends.numba_cpu.decode.softening import Softening
 from sdpakit.backends.numba_cpu.functions import new_function
 from sdpakit.backends.numba_cpu.irtypes import I64, Value
 from sdpakit.backends.numba_cpu.isa import Isa, select_isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
+from sdpakit.backends.numba_cpu.logits import Pairs
 from sdpakit.backends.numba_cpu.lower_expr import Walker, staged_loads
 from sdpakit.backends.numba_cpu.lower_ranges import emit_ranges
 from sdpakit.backends.numba_cpu.module import emit_module
@@ -172,16 +177,23 @@ def _module_text(plan: Plan, program_text: str) -> KernelText:
             emit_ranges(module, plan.layout.isa, program)
         if program.sink is not None:
             _emit_sink(module, plan, context)
+        if can_decode(plan.layout):
+            Softening(module, DecodeLayout(plan.layout), pairs).emit()
 
-    return emit_module(
+    terms = None if plan.is_fast else logit, mask if plan.has_mask else None
+    pairs = Pairs(terms[0], terms[1], plan.int_bits, staged_tables(plan, context))
+    text = emit_module(
         plan.layout,
-        logit=None if plan.is_fast else logit,
-        mask=mask if plan.has_mask else None,
-        int_bits=plan.int_bits,
+        logit=pairs.logit,
+        mask=pairs.mask,
+        int_bits=pairs.int_bits,
         extend=extend,
-        staged=staged_tables(plan, context),
+        staged=pairs.staged,
         comment=program_text,
     )
+    if not can_decode(plan.layout):
+        return text
+    return replace(text, shared=(*text.shared, decode_text(plan.layout)))
 
 
 def staged_tables(plan: Plan, context: ContextLayout) -> list[Staged]:

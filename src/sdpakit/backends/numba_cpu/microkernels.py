@@ -102,11 +102,11 @@ def qk_rounds(layout: PanelLayout) -> int:
     return layout.head_dim // (QK_STEPS // layout.rows)
 
 
-def prefetch(e: VectorEmitter, address: Value, *, write: bool = False) -> None:
-    """Ask for the cache line at an address, mapped or not, in the second-level cache."""
+def prefetch(e: VectorEmitter, address: Value, *, write: bool = False, near: bool = False) -> None:
+    """Ask for the cache line at an address, mapped or not, in the first- or second-level cache."""
     function = declare(e.b.module, "llvm.prefetch.p0", ir.VoidType(), [PTR, *[I32] * 3])
-    second_level, data = ir.Constant(I32, 2), ir.Constant(I32, 1)
-    e.b.call(function, [address, ir.Constant(I32, int(write)), second_level, data])
+    level, data = ir.Constant(I32, 3 if near else 2), ir.Constant(I32, 1)
+    e.b.call(function, [address, ir.Constant(I32, int(write)), level, data])
 
 
 def store_tile(

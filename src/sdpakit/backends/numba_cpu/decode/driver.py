@@ -1,0 +1,476 @@
+"""The walk of the decode kernel over chunks of keys, compiled once for every spec.
+
+An item is a chunk of the keys of a kv head of a batch entry, met by all rows that read it: so keys
+and values are read once. Each item leaves a state of its own. Who finishes the last item of a kv
+head merges the states in the order of the keys, whoever made them (DET-1), and writes the rows.
+
+Like the driver of the prefill kernel it knows no dtype, width or mask; see there why whatever the
+compiled code depends on has to stay in this file. What is imported from there are instructions
+whose meaning will not change.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from sdpakit.backends.numba_cpu.driver import (
+    call,
+    fetch_add,
+    float_of,
+    get,
+    inner,
+    load_float32,
+    load_float64,
+    load_int,
+    store_float32,
+    store_float64,
+    store_int,
+)
+from sdpakit.backends.numba_cpu.workers import compiled
+
+# Fields of the descriptor. X, X_B, X_H, X_I, X_D: address and byte strides of an array.
+(
+    NEXT_ITEM,  # counter: the next item that nobody has taken
+    DONE_ITEMS,  # counter: items that are done
+    ITEMS,
+    KV_HEADS,
+    GROUP,  # query heads for each kv head (SHAPE-2)
+    CHUNKS,  # of one kv head
+    CHUNK_KEYS,
+    TILE_KEYS,
+    KEY_STEP,  # a tile is met from a multiple of this on
+    MANY,  # rows that the wider functions serve
+    STATE_ROWS,  # rows that an item has states for
+    ELEMENT_BYTES,  # of the accumulation dtype
+    ASKS_HEADS,  # whether the mask differs between heads
+    Q,
+    Q_B,
+    Q_H,
+    Q_I,
+    Q_D,
+    K,
+    K_B,
+    K_H,
+    K_J,
+    K_D,
+    V,
+    V_B,
+    V_H,
+    V_J,
+    V_D,
+    OUT,  # address 0: not wanted; so for those below
+    OUT_B,
+    OUT_H,
+    OUT_I,
+    OUT_D,
+    LSE,
+    LSE_B,
+    LSE_H,
+    LSE_I,
+    MAX_LOGIT,
+    MAX_LOGIT_B,
+    MAX_LOGIT_H,
+    MAX_LOGIT_I,
+    ENTROPY,
+    ENTROPY_B,
+    ENTROPY_H,
+    ENTROPY_I,
+    SUM_P2,
+    SUM_P2_B,
+    SUM_P2_H,
+    SUM_P2_I,
+    ROW_M,  # the state of the softmax, which the backward pass starts from
+    ROW_M_B,
+    ROW_M_H,
+    ROW_M_I,
+    ROW_L,
+    ROW_L_B,
+    ROW_L_H,
+    ROW_L_I,
+    Q_LEN,  # address of one int64 for each batch entry
+    KV_LEN,
+    CONTEXT,  # address of ctx (see context.py)
+    FINISHED,  # address of a counter for each kv head of each batch entry
+    SEEN,  # address of an int64 for each item: whether it left a state
+    STATES,  # address of the states of all items
+    STATES_AT,  # or where they lie behind the scratch of the only thread
+    HEADS,  # kv heads of all batch entries
+    Q_FACTOR,  # bits of a float64: factor of q while it is packed
+    MAX_FACTOR,  # bits of a float64: natural units in one unit of tmax
+    EMPTY_FACTOR,  # bits of a float64: 0.0 or NaN, the out of a row without keys
+    PACK_ROW,  # addresses of generated functions; 0 for the last three: not needed
+    COPY_ROWS,
+    PRODUCTS_ONE,
+    PRODUCTS_MANY,
+    SOFTEN,
+    MEANS_ONE,
+    MEANS_MANY,
+    MEANS_PRESENT,
+    BEGIN_ROW,
+    MERGE_ROW,
+    FINISH_ROW,
+    PUT_ROW,
+    KEY_RANGES,
+    TILE_CLASS,
+    SINK,
+    ITEM_BYTES,  # of an element of q, k, v
+    K_WIDTH,  # elements of a row
+    V_WIDTH,
+    Q_ROW_BYTES,
+    P_ROW_BYTES,
+    STATE_BYTES,  # of a row
+    Q_AT,  # offsets into the scratch of a thread
+    P_AT,
+    K_AT,
+    V_AT,
+    RANGES_AT,
+    L_AT,  # offsets into the state of a row, which begins with m
+    TMAX_AT,
+    E1_AT,
+    P2_AT,
+    FIELDS,
+) = range(99)
+
+# As in abi.py.
+PARTIAL = 1
+M_UNIT = 4
+
+OBJECT_HEAD = object.__basicsize__  # bytes of the head that every object of Python starts with
+LN2 = math.log(2.0)
+LOG2_E = 1.0 / LN2
+
+
+_I64 = ir.IntType(64)
+
+
+@intrinsic
+def _bits(_typing: Any, number: Any) -> Any:
+    """Return the bits of a float64."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.bitcast(values[0], _I64)
+
+    return types.int64(number), generate
+
+
+class Item(NamedTuple):
+    """Keys [start, end) of a kv head, and the rows that read them: `heads` times `q_rows`."""
+
+    number: int
+    b: int
+    kv_head: int
+    head: int
+    heads: int
+    q_rows: int
+    start: int
+    end: int
+    states: int
+
+
+class Tile(NamedTuple):
+    """Keys [j, j + n): where they lie, and the flags of `soften`."""
+
+    j: int
+    n: int
+    flags: int
+    k: int
+    k_stride: int
+    v: int
+    v_stride: int
+
+
+@inner
+def _load(address: int, element_bytes: int) -> float:
+    return load_float32(address) if element_bytes == 4 else load_float64(address)
+
+
+@inner
+def _item(d: int, number: int) -> Item:
+    rest, chunk = divmod(number, get(d, CHUNKS))
+    b, kv_head = divmod(rest, get(d, KV_HEADS))
+    start = chunk * get(d, CHUNK_KEYS)
+    end = min(start + get(d, CHUNK_KEYS), load_int(get(d, KV_LEN) + 8 * b))
+    states = get(d, STATES) + number * get(d, STATE_ROWS) * get(d, STATE_BYTES)
+    heads = get(d, GROUP)
+    q_rows = load_int(get(d, Q_LEN) + 8 * b)
+    return Item(number, b, kv_head, kv_head * heads, heads, q_rows, start, end, states)
+
+
+@inner
+def _ranges(d: int, item: Item, out: int) -> Any:
+    """Return the keys that some row may see, and those that every row sees for certain."""
+    if get(d, KEY_RANGES) == 0:
+        return item.start, item.end, item.start, item.end
+    lo, hi, must_lo, must_hi = item.end, item.start, item.start, item.end
+    for n in range(item.heads if get(d, ASKS_HEADS) else 1):
+        rows = (item.b, item.head + n, 0, item.q_rows - 1)
+        call(get(d, KEY_RANGES), (get(d, CONTEXT), *rows, out))
+        if load_int(out) < load_int(out + 8):
+            lo = min(lo, load_int(out))
+            hi = max(hi, load_int(out + 8))
+        must_lo = max(must_lo, load_int(out + 16))
+        must_hi = min(must_hi, load_int(out + 24))
+    return max(lo, item.start), min(hi, item.end), must_lo, must_hi
+
+
+@inner
+def _tile_class(d: int, item: Item, j: int, n: int) -> int:
+    """Return bit 0: some pair can be attended; bit 1: some pair can be masked."""
+    found = 0
+    for head in range(item.heads if get(d, ASKS_HEADS) else 1):
+        box = (item.b, item.head + head, 0, item.q_rows - 1, j, j + n - 1)
+        found |= call(get(d, TILE_CLASS), (get(d, CONTEXT), *box))
+    return found
+
+
+@inner
+def _operand(
+    d: int, item: Item, field: int, width_field: int, copy_field: int, j: int, n: int, scratch: int
+) -> Any:
+    """Return where rows [j, j + n) of k or v lie, and their stride, with adjacent elements.
+
+    Where the elements of a row are not adjacent, the rows are laid out anew in the scratch.
+    """
+    b, h, row = get(d, field + 1), get(d, field + 2), get(d, field + 3)
+    address = get(d, field) + item.b * b + item.kv_head * h + j * row
+    width = get(d, width_field)
+    if get(d, field + 4) == get(d, ITEM_BYTES) or width == 1:
+        return address, row
+    target = scratch + get(d, copy_field)
+    call(get(d, COPY_ROWS), (address, row, get(d, field + 4), n, target, width))
+    return target, width * get(d, ITEM_BYTES)
+
+
+@inner
+def _row(item: Item, number: int) -> Any:
+    """Return query head and query row of a row of the item."""
+    head, q = divmod(number, item.q_rows)
+    return item.head + head, q
+
+
+@inner
+def _soften_rows(d: int, item: Item, scratch: int, tile: Tile, first: int, rows: int) -> int:
+    """Turn the products of some rows into weights; return whether a pair is absent."""
+    absent = 0
+    for n in range(rows):
+        head, q = _row(item, first + n)
+        p = scratch + get(d, P_AT) + n * get(d, P_ROW_BYTES)
+        state = item.states + (first + n) * get(d, STATE_BYTES)
+        keys = (get(d, CONTEXT), tile.n, tile.j, tile.flags, p, state)
+        absent |= call(get(d, SOFTEN), (*keys, item.b, head, q))
+    return absent
+
+
+@inner
+def _attend(d: int, item: Item, scratch: int, tile: Tile) -> None:
+    """Let all rows of the item attend to a tile, `MANY` at a time."""
+    rows, many = item.heads * item.q_rows, get(d, MANY)
+    first = 0
+    while first < rows:
+        # Functions for many rows serve fewer as well: the scratch has room for the others.
+        wide = rows - first > 1
+        count = min(many, rows - first) if wide else 1
+        q = scratch + get(d, Q_AT) + first * get(d, Q_ROW_BYTES)
+        p = scratch + get(d, P_AT)
+        products = get(d, PRODUCTS_MANY) if wide else get(d, PRODUCTS_ONE)
+        call(products, (tile.k, tile.k_stride, tile.n, q, p))
+        absent = _soften_rows(d, item, scratch, tile, first, count)
+        state = item.states + first * get(d, STATE_BYTES)
+        if absent:
+            for n in range(count):
+                weights = p + n * get(d, P_ROW_BYTES)
+                row = (weights, state + n * get(d, STATE_BYTES))
+                call(get(d, MEANS_PRESENT), (tile.v, tile.v_stride, tile.n, *row))
+        else:
+            means = get(d, MEANS_MANY) if wide else get(d, MEANS_ONE)
+            call(means, (tile.v, tile.v_stride, tile.n, p, state))
+        first += count
+
+
+@inner
+def _open(d: int, item: Item, scratch: int) -> None:
+    """Pack the queries of an item and start its states, padding rows included."""
+    rows = item.heads * item.q_rows
+    for n in range(get(d, STATE_ROWS)):
+        call(get(d, BEGIN_ROW), (item.states + n * get(d, STATE_BYTES),))
+        head, q = _row(item, min(n, rows - 1))
+        source = get(d, Q) + item.b * get(d, Q_B) + head * get(d, Q_H) + q * get(d, Q_I)
+        target = scratch + get(d, Q_AT) + n * get(d, Q_ROW_BYTES)
+        call(get(d, PACK_ROW), (source, get(d, Q_D), target, get(d, Q_FACTOR)))
+
+
+@inner
+def _tile_flags(d: int, item: Item, j: int, n: int) -> int:
+    """Return the flags of keys [j, j + n), -1 where no row of the item sees any of them."""
+    found = _tile_class(d, item, j, n) if get(d, TILE_CLASS) != 0 else 3
+    if found & 1 == 0:  # no pair is attended
+        return -1
+    return PARTIAL if found & 2 != 0 else 0
+
+
+@inner
+def _meet_tile(d: int, item: Item, scratch: int, j: int, n: int, flags: int) -> None:
+    """Let the rows of an item meet keys [j, j + n)."""
+    k, k_stride = _operand(d, item, K, K_WIDTH, K_AT, j, n, scratch)
+    v, v_stride = _operand(d, item, V, V_WIDTH, V_AT, j, n, scratch)
+    _attend(d, item, scratch, Tile(j, n, flags, k, k_stride, v, v_stride))
+
+
+@inner
+def _meet_keys(d: int, item: Item, scratch: int) -> None:
+    """Let the rows of an item meet the keys of its chunk that they may see."""
+    seen = get(d, SEEN) + 8 * item.number
+    store_int(seen, 0)
+    if item.start >= item.end or item.q_rows == 0:
+        return
+    lo, hi, must_lo, must_hi = _ranges(d, item, scratch + get(d, RANGES_AT))
+    if lo >= hi:
+        return
+    store_int(seen, 1)
+    _open(d, item, scratch)
+    step = get(d, TILE_KEYS)
+    tile = lo // step * step
+    while tile < hi:
+        first = max(tile, lo // get(d, KEY_STEP) * get(d, KEY_STEP))
+        end = min(tile + step, hi)
+        sure = must_lo <= first and end <= must_hi
+        flags = 0 if sure else _tile_flags(d, item, first, end - first)
+        if flags >= 0:
+            _meet_tile(d, item, scratch, first, end - first, flags)
+        tile += step
+
+
+@inner
+def _put(d: int, field: int, b: int, head: int, row: int, value: float) -> None:
+    """Store a statistic of a row, if it is wanted."""
+    if get(d, field) == 0:
+        return
+    address = get(d, field) + b * get(d, field + 1) + head * get(d, field + 2)
+    address += row * get(d, field + 3)
+    if get(d, ELEMENT_BYTES) == 4:
+        store_float32(address, value)
+    else:
+        store_float64(address, value)
+
+
+@inner
+def _out_factor(d: int, m: float, total: float, sink: float) -> float:
+    """Return 1 / denominator in units of 2**m, m in log2 units: EMPTY-1, and SINK-1 joins here."""
+    if total == 0.0:
+        return float_of(get(d, EMPTY_FACTOR))
+    if sink == -math.inf:
+        return 1.0 / total
+    if sink == math.inf:  # exp(inf - inf)
+        return math.nan
+    return 1.0 / (total + 2.0 ** (sink * LOG2_E - m))
+
+
+@inner
+def _put_statistics(d: int, b: int, head: int, row: int, state: int) -> None:
+    """Store lse and STAT-1 of a row; the sink is not in them (SINK-2)."""
+    size = get(d, ELEMENT_BYTES)
+    m, total = _load(state, size) * M_UNIT, _load(state + get(d, L_AT), size)
+    if total == 0.0:  # EMPTY-1
+        _put(d, LSE, b, head, row, -math.inf)
+        _put(d, MAX_LOGIT, b, head, row, -math.inf)
+        _put(d, ENTROPY, b, head, row, 0.0)
+        _put(d, SUM_P2, b, head, row, 0.0)
+        return
+    log2_l = math.log2(total)
+    _put(d, LSE, b, head, row, LN2 * (m + log2_l))
+    # NUM-4: a NaN does not enter the running maximum.
+    largest = math.nan if math.isnan(total) else _load(state + get(d, TMAX_AT), size)
+    _put(d, MAX_LOGIT, b, head, row, float_of(get(d, MAX_FACTOR)) * largest)
+    if get(d, ENTROPY) != 0 or get(d, SUM_P2) != 0:
+        e1, p2 = _load(state + get(d, E1_AT), size), _load(state + get(d, P2_AT), size)
+        _put(d, ENTROPY, b, head, row, LN2 * (log2_l - e1 / total))
+        _put(d, SUM_P2, b, head, row, p2 / (total * total))
+
+
+@inner
+def _put_row(d: int, item: Item, number: int, state: int) -> None:
+    """Turn the state of a row into its part of the outputs."""
+    head, q = _row(item, number)
+    call(get(d, FINISH_ROW), (state,))
+    size = get(d, ELEMENT_BYTES)
+    m, total = _load(state, size), _load(state + get(d, L_AT), size)
+    _put(d, ROW_M, item.b, head, q, m)
+    _put(d, ROW_L, item.b, head, q, total)
+    if get(d, LSE) | get(d, MAX_LOGIT) | get(d, ENTROPY) | get(d, SUM_P2):
+        _put_statistics(d, item.b, head, q, state)
+    if get(d, OUT) != 0:
+        sink = -math.inf
+        if get(d, SINK) != 0:
+            sink = float_of(call(get(d, SINK), (get(d, CONTEXT), item.b, head)))
+        factor = _bits(_out_factor(d, m * M_UNIT, total, sink))
+        out = get(d, OUT) + item.b * get(d, OUT_B) + head * get(d, OUT_H) + q * get(d, OUT_I)
+        call(get(d, PUT_ROW), (state, out, get(d, OUT_D), factor))
+
+
+@inner
+def _merge(d: int, number: int) -> None:
+    """Merge the states of the kv head of an item in the order of the keys; write its rows."""
+    item = _item(d, number // get(d, CHUNKS) * get(d, CHUNKS))
+    rows = item.heads * item.q_rows
+    item_bytes = get(d, STATE_ROWS) * get(d, STATE_BYTES)
+    target = 0
+    for chunk in range(get(d, CHUNKS)):
+        if load_int(get(d, SEEN) + 8 * (item.number + chunk)) == 0:
+            continue
+        states = item.states + chunk * item_bytes
+        if target == 0:
+            target = states
+            continue
+        for n in range(rows):
+            at = n * get(d, STATE_BYTES)
+            call(get(d, MERGE_ROW), (target + at, states + at))
+    for n in range(rows):
+        state = (target if target != 0 else item.states) + n * get(d, STATE_BYTES)
+        if target == 0:
+            call(get(d, BEGIN_ROW), (state,))
+        _put_row(d, item, n, state)
+
+
+@inner
+def _rebind(d: int, scratch: int, arrays: Any) -> None:
+    """Make the descriptor at `d` one of a call that nobody has begun, see the prefill driver."""
+    store_int(d + 8 * NEXT_ITEM, 0)
+    store_int(d + 8 * DONE_ITEMS, 0)
+    for head in range(get(d, HEADS)):
+        store_int(get(d, FINISHED) + 8 * head, 0)
+    store_int(d + 8 * STATES, scratch + get(d, STATES_AT))
+    store_int(d + 8 * Q, load_int(arrays[0] + OBJECT_HEAD))
+    store_int(d + 8 * K, load_int(arrays[1] + OBJECT_HEAD))
+    store_int(d + 8 * V, load_int(arrays[2] + OBJECT_HEAD))
+    store_int(d + 8 * OUT, load_int(arrays[3] + OBJECT_HEAD))
+
+
+def _work_decode(d: int, scratch: int, q: int, k: int, v: int, out: int) -> None:
+    """Take items of the call with the descriptor at `d` until none are left.
+
+    The last four are 0, or addresses of array objects to do the call with, by one thread alone.
+    """
+    if q != 0:
+        _rebind(d, scratch, (q, k, v, out))
+    while True:
+        number = fetch_add(d + 8 * NEXT_ITEM, 1)
+        if number >= get(d, ITEMS):
+            return
+        _meet_keys(d, _item(d, number), scratch)
+        finished = get(d, FINISHED) + 8 * (number // get(d, CHUNKS))
+        if fetch_add(finished, 1) == get(d, CHUNKS) - 1:
+            _merge(d, number)
+        fetch_add(d + 8 * DONE_ITEMS, 1)
+
+
+@functools.cache
+def worker() -> Callable[[int, int, int, int, int, int], None]:
+    """Return the compiled worker, from Numba's cache on disk where there is one."""
+    return compiled(_work_decode)

@@ -1,0 +1,35 @@
+"""The functions of the decode kernel that know neither mask nor logit, as a module of their own."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+from sdpakit.backends.numba_cpu.decode import rows
+from sdpakit.backends.numba_cpu.decode.layout import MANY, DecodeLayout
+from sdpakit.backends.numba_cpu.decode.means import Means
+from sdpakit.backends.numba_cpu.decode.products import Products
+from sdpakit.backends.numba_cpu.functions import new_module
+from sdpakit.backends.numba_cpu.layout import PanelLayout
+
+
+def decode_text(layout: PanelLayout) -> str:
+    """Return the module, which kernels of the same widths and dtypes share."""
+    plain = replace(layout, statistics=False, row_maximum=False, dense=(), block_kv_wish=None)
+    return _decode_text(plain)
+
+
+@functools.lru_cache(maxsize=64)
+def _decode_text(panel: PanelLayout) -> str:
+    module, layout = new_module("sdpakit_decode"), DecodeLayout(panel)
+    for count in (1, MANY):
+        Products(module, layout, count).emit()
+        Means(module, layout, count).emit()
+    Means(module, layout, 1, guarded=True).emit()
+    rows.emit_pack_row(module, layout)
+    rows.emit_copy_rows(module, layout)
+    rows.emit_begin_row(module, layout)
+    rows.emit_merge_row(module, layout)
+    rows.emit_finish_row(module, layout)
+    rows.emit_put_row(module, layout)
+    return str(module)

@@ -1,0 +1,128 @@
+"""Weighted sums of values: acc[row][:] = acc[row][:] * alpha + sum_j P[row][j] v_j.
+
+Head dims are the lanes. A strip of columns is summed over all keys of the tile before the next one,
+its accumulators in registers; each is one chain over the keys. The order of the strips is not that
+of the memory, which is fetched ahead in its own order, spread evenly over the rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from sdpakit.backends.numba_cpu.decode.layout import TILE_KEYS, DecodeLayout
+from sdpakit.backends.numba_cpu.functions import new_function
+from sdpakit.backends.numba_cpu.irtypes import Value
+from sdpakit.backends.numba_cpu.microkernels import CACHE_LINE, prefetch
+from sdpakit.backends.numba_cpu.packing import load_lanes
+from sdpakit.backends.numba_cpu.vector import VectorEmitter
+
+ARGUMENTS = ("v", "v_stride", "n", "p", "state")
+
+
+class Means:
+    """Emits `means_<rows>`, or `means_present`, which leaves out absent pairs (MASK-3).
+
+    Parameters
+    ----------
+    module : llvmlite.ir.Module
+        Where the function goes.
+    layout : DecodeLayout
+        Sizes.
+    rows : int
+        Rows of weights that it serves.
+    guarded : bool
+        Replace v by 0 where the weight has the bits of -0.0, so that NaN or inf there cannot reach
+        the row.
+    """
+
+    def __init__(
+        self, module: Any, layout: DecodeLayout, rows: int, *, guarded: bool = False
+    ) -> None:
+        name = "means_present" if guarded else f"means_{rows}"
+        b = new_function(module, name, ARGUMENTS, result=ir.VoidType())
+        self.arg: dict[str, Value] = dict(zip(ARGUMENTS, b.function.args, strict=True))
+        self.e = VectorEmitter(b, layout.isa, layout.element)
+        self.layout, self.rows, self.guarded = layout, rows, guarded
+        self.strip = 1 if guarded else min(layout.accumulators // rows, 8)  # vectors
+        self.strip_bytes = self.strip * layout.lanes * layout.panel.itemsize
+        self.strips = -(-layout.panel.v_head_dim // (self.strip * layout.lanes))
+
+    def emit(self) -> None:
+        """Emit the strips, whole ones in a loop."""
+        e, width = self.e, self.layout.panel.v_head_dim
+        lanes = self.strip * self.layout.lanes
+
+        def body(s: Value, _: list[Value]) -> Sequence[Value]:
+            self._strip(s, lanes)
+            return ()
+
+        whole, rest = divmod(width, lanes)
+        if whole:
+            e.loop(e.c(whole), body, (), "strips", guard=False)
+        if rest:
+            self._strip(e.c(whole), rest)
+        e.b.ret_void()
+
+    def _strip(self, s: Value, width: int) -> None:
+        """Emit the sums of strip `s`, `width` columns."""
+        e, layout, arg, w = self.e, self.layout, self.arg, self.layout.lanes
+        counts = [min(w, width - start) for start in range(0, width, w)]
+        start = e.pointer(e.iadd(arg["v"], e.imul(s, e.c(self.strip_bytes))))
+        first = e.iadd(e.imul(s, e.c(self.strip * layout.vector_bytes)), e.c(layout.acc_at))
+        places = [
+            e.offset(
+                e.offset(arg["state"], first), r * layout.state_bytes + c * layout.vector_bytes
+            )
+            for r in range(self.rows)
+            for c in range(len(counts))
+        ]
+        alpha_at = layout.stat_rows.index("alpha") * layout.vector_bytes
+        alphas = [
+            e.load(e.offset(arg["state"], r * layout.state_bytes + alpha_at))
+            for r in range(self.rows)
+        ]
+
+        def body(j: Value, acc: list[Value]) -> Sequence[Value]:
+            if not self.guarded:
+                self._fetch(s, j)
+            row = e.offset(start, e.imul(j, arg["v_stride"]))
+            step = w * layout.panel.itemsize
+            v = [
+                load_lanes(e, e.offset(row, c * step), count, layout.panel.dtype)
+                for c, count in enumerate(counts)
+            ]
+            return self._add(acc, v, e.imul(j, e.c(layout.esz)))
+
+        acc = [e.mul(e.load(at), alphas[i // len(counts)]) for i, at in enumerate(places)]
+        acc = e.loop(arg["n"], body, acc, "keys", guard=False)
+        for value, at in zip(acc, places, strict=True):
+            e.store(value, at)
+
+    def _add(self, acc: list[Value], v: list[Value], at: Value) -> list[Value]:
+        """Return the accumulators with one key more, whose weights lie at byte `at` of the rows."""
+        e, new = self.e, []
+        for r in range(self.rows):
+            place = e.offset(e.offset(self.arg["p"], at), r * self.layout.p_row_bytes)
+            p, seen = e.load(place, e.S), v
+            if self.guarded:
+                bits = ir.IntType(8 * e.esz)
+                mark = ir.Constant(bits, -(1 << (8 * e.esz - 1)))
+                absent = e.icmp("==", e.b.bitcast(p, bits), mark)
+                seen = [e.select(absent, e.const(0.0), x) for x in v]
+            weight = e.splat(p)
+            new += [e.fma(weight, x, acc[r * len(v) + c]) for c, x in enumerate(seen)]
+        return new
+
+    def _fetch(self, s: Value, j: Value) -> None:
+        """Prefetch the share of round (s, j) in the rows one tile ahead, in the order of memory."""
+        e = self.e
+        strips = e.c(self.strips)
+        rounds = e.iadd(e.imul(s, self.arg["n"]), j)
+        row = e.iadd(e.b.udiv(rounds, strips), e.c(TILE_KEYS))
+        part = e.imul(e.b.urem(rounds, strips), e.c(self.strip_bytes))
+        at = e.iadd(e.iadd(self.arg["v"], e.imul(row, self.arg["v_stride"])), part)
+        for line in range(0, self.strip_bytes, CACHE_LINE):
+            prefetch(e, e.offset(at, line))

@@ -1,0 +1,263 @@
+"""The decode kernel: the whole kit through it, edges of its own, bits, and who gets to it."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import sdpakit as sk
+from sdpakit import conformance
+from sdpakit.backends.numba_cpu import codegen
+from sdpakit.backends.numba_cpu.decode import choice, launcher
+from sdpakit.backends.numba_cpu.decode.layout import DecodeLayout
+from sdpakit.backends.numba_cpu.isa import available_isas, select_isa
+from sdpakit.backends.numba_cpu.layout import PanelLayout
+from sdpakit.conformance.cases.make import ALL, FOUR, make
+from sdpakit.conformance.model import Shape
+from sdpakit.conformance.targets.compiled import Compiled
+
+FAMILIES = (
+    *("masks", "windows", "empty", "poison", "specials", "precision", "scale", "softcap", "bias"),
+    *("heads", "strides", "lengths", "widths", "statistics", "sinks", "expressions", "ragged"),
+)
+
+
+def judge(cases, options=None):
+    target = Compiled("numba_cpu", options)
+    outcomes = [conformance.check(target, case) for case in cases]
+    assert outcomes
+    assert [f"{x.case}: {x.message}" for x in outcomes if x.verdict != "ok"] == []
+
+
+@pytest.fixture
+def always(monkeypatch):
+    """Send every call to the decode kernel."""
+    monkeypatch.setattr(choice, "MOST_ROWS", 10**9)
+    monkeypatch.setattr(choice, "LEAST_KEYS", 1)
+
+
+def values(array):
+    return np.ascontiguousarray(array).view(np.uint8)
+
+
+def same_bits(a, b):
+    return all(np.array_equal(values(x), values(y)) for x, y in zip(a, b, strict=True))
+
+
+def operands(shape, dtype="float32", seed=3):
+    draw = conformance.inputs.Draw(shape, dtype, seed)
+    return draw.q(), draw.k(), draw.v()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_kit_passes_through_it(family, always):
+    """Cases are small and have up to some hundred rows: what they show does not need few rows."""
+    cases = [
+        case
+        for case in conformance.cases("core")
+        if case.family == family and not case.gradients and not case.refuses and not case.heavy
+    ]
+    judge(cases)
+
+
+LENGTHS = (1, 2, 15, 63, 64, 65, 100, 511, 512, 513, 1500)
+
+
+def lengths_case(kv_len, dtype, group=4, head_dim=24):
+    return make(
+        "decode.length",
+        "SOFT-1",
+        "",
+        shape=Shape(2, 2 * group, 2, q_len=1, kv_len=kv_len, head_dim=head_dim),
+        outputs=ALL,
+        dtypes=(dtype,),
+    )
+
+
+@pytest.mark.parametrize("dtype", FOUR)
+def test_any_number_of_keys(dtype, always):
+    judge([case for n in LENGTHS for case in lengths_case(n, dtype)])
+
+
+@pytest.mark.parametrize(
+    ("q_heads", "q_len"), [(1, 1), (1, 2), (2, 1), (1, 3), (5, 1), (4, 3), (8, 2)]
+)
+def test_any_number_of_rows(q_heads, q_len):
+    """One row, the wide functions, what is left over, and padding."""
+    shape = Shape(2, q_heads, 1, q_len, 300, 32)
+    mask = sk.Causal("bottom_right")
+    judge(make("decode.rows", "SHAPE-2", "", shape=shape, spec={"mask": mask}))
+
+
+@pytest.mark.parametrize("dtype", FOUR)
+@pytest.mark.parametrize(
+    ("head_dim", "v_head_dim"), [(1, 1), (7, 33), (31, 5), (80, 96), (576, 512)]
+)
+def test_any_width(head_dim, v_head_dim, dtype):
+    shape = Shape(1, 4, 2, 1, 150, head_dim, v_head_dim)
+    judge(make("decode.width", "SHAPE-3", "", shape=shape, dtypes=(dtype,)))
+
+
+@pytest.mark.parametrize("isa", available_isas())
+def test_any_isa(isa, always):
+    shapes = [Shape(1, heads, 1, 1, 200, width) for heads, width in ((1, 16), (4, 40), (3, 7))]
+    spec = {"mask": sk.Window(150, 0, "bottom_right"), "softcap": 5.0}
+    cases = [
+        case
+        for shape in shapes
+        for more in ({}, spec)
+        for case in make(
+            "decode.isa", "SOFT-1", "", shape=shape, spec=more, dtypes=FOUR, outputs=ALL
+        )
+    ]
+    judge(cases, {"isa": isa})
+
+
+@pytest.mark.parametrize(
+    "order", ["bshd", "channels_first", "every_other", "reversed", "unaligned"]
+)
+@pytest.mark.parametrize("dtype", FOUR)
+def test_strides_show_nowhere_in_the_bits(order, dtype):
+    """Rows whose elements are not adjacent are copied first, all others are read where they lie."""
+    q, k, v = operands(Shape(2, 4, 2, 1, 200, 24), dtype)
+    spec = sk.AttentionSpec(q_heads=4, kv_heads=2, head_dim=24, dtype=dtype, outputs=("out", "lse"))
+    kernel = sk.compile(spec, backend="numba_cpu")
+    strided = [conformance.inputs.with_strides(x, order=order) for x in (q, k, v)]
+    assert same_bits(kernel(q, k, v), kernel(*strided))
+
+
+def test_stride_zero_and_out():
+    q, k, v = operands(Shape(1, 4, 2, 1, 200, 24))
+    spec = sk.AttentionSpec(q_heads=4, kv_heads=2, head_dim=24)
+    kernel = sk.compile(spec, backend="numba_cpu")
+    same = np.broadcast_to(k[:, :, :1], k.shape)
+    out = np.full((1, 4, 1, 48), 7.0, np.float32)[..., ::2]
+    assert kernel(q, same, v, out=out) is out
+    np.testing.assert_allclose(out[0, 0, 0], v[0, 0].mean(axis=0), rtol=1e-4, atol=1e-6)
+    assert (out.base[..., 1::2] == 7.0).all()
+
+
+@pytest.fixture
+def no_serial_path(monkeypatch):
+    monkeypatch.setattr(launcher, "SERIAL_BYTES", 0)
+
+
+@pytest.mark.parametrize("dtype", FOUR)
+def test_bits_do_not_depend_on_threads(dtype, no_serial_path):
+    q, k, v = operands(Shape(2, 4, 2, 2, 3000, 16), dtype)
+    spec = sk.AttentionSpec(
+        q_heads=4, kv_heads=2, head_dim=16, dtype=dtype, outputs=("out", "lse", "entropy"),
+        mask=sk.Causal("bottom_right"),
+    )  # fmt: skip
+    kernel = sk.compile(spec, backend="numba_cpu")
+    first = kernel(q, k, v, threads=1)
+    for threads in (2, 3, 8):
+        assert kernel.explain(batch=2, q_len=2, kv_len=3000, threads=threads)["threads"] == threads
+        assert same_bits(first, kernel(q, k, v, threads=threads))
+
+
+def test_bits_do_not_depend_on_the_batch_or_on_other_heads():
+    q, k, v = operands(Shape(3, 8, 2, 1, 1300, 16))
+    spec = sk.AttentionSpec(q_heads=8, kv_heads=2, head_dim=16, outputs=("out", "lse"))
+    whole = sk.compile(spec, backend="numba_cpu")(q, k, v)
+    alone = sk.compile(spec.replace(q_heads=1, kv_heads=1), backend="numba_cpu")
+    for b, h in itertools.product(range(3), range(8)):
+        one = [x[b : b + 1, n : n + 1] for x, n in ((q, h), (k, h // 4), (v, h // 4))]
+        assert same_bits([x[b : b + 1, h : h + 1] for x in whole], alone(*one))
+
+
+def test_values_outside_of_a_window_are_not_read():
+    """A window costs its own keys: what lies elsewhere may as well be missing."""
+    shape = Shape(1, 4, 1, 1, 100_000, 8)
+    q, k, v = operands(shape)
+    spec = sk.AttentionSpec(
+        q_heads=4, kv_heads=1, head_dim=8, mask=sk.Window(255, 0, "bottom_right")
+    )
+    kernel = sk.compile(spec, backend="numba_cpu")
+    found = kernel(q, k, v)
+    assert same_bits([found], [kernel(q, *(poisoned(x, 255) for x in (k, v)))])
+    right = sk.compile(spec.replace(mask=None), backend="interp")(q, k[:, :, -256:], v[:, :, -256:])
+    np.testing.assert_allclose(found, right, atol=1e-6)
+
+
+def poisoned(array, kept):
+    array = array.copy()
+    array[:, :, : -kept - 1] = np.nan
+    return array
+
+
+def test_no_call_compiles():
+    spec = sk.AttentionSpec(q_heads=4, kv_heads=1, head_dim=40, v_head_dim=48)
+    kernel = sk.compile(spec, backend="numba_cpu")
+    before = codegen.compile_count()
+    for kv_len in range(1, 1000, 20):
+        kernel(*operands(Shape(1, 4, 1, 1, kv_len, 40, 48)))
+    assert codegen.compile_count() == before
+
+
+def test_a_small_call_is_repeated_with_the_same_bits():
+    """Other arrays of the same shape go straight to the driver, whose counters start anew."""
+    spec = sk.AttentionSpec(q_heads=4, kv_heads=2, head_dim=16)
+    kernel = sk.compile(spec, backend="numba_cpu")
+    shape = Shape(2, 4, 2, 1, 700, 16)
+    fresh = [kernel(*operands(shape, seed=seed)) for seed in range(3)]
+    again = [kernel(*operands(shape, seed=seed)) for seed in range(3)]
+    assert same_bits(fresh, again)
+    right = [sk.compile(spec, backend="interp")(*operands(shape, seed=seed)) for seed in range(3)]
+    np.testing.assert_allclose(fresh, right, atol=1e-6)
+
+
+@pytest.mark.parametrize("kv_len", [1, 100, 512, 4096, 5000, 100_000, 10_000_000])
+def test_chunks_depend_on_the_keys_alone(kv_len):
+    layout = DecodeLayout(PanelLayout(select_isa(), "float32", "float32", 64, 64))
+    chunk = layout.chunk_keys(kv_len)
+    assert 512 <= chunk <= 4096
+    assert chunk % 128 == 0
+
+
+def test_who_gets_to_it():
+    spec = sk.AttentionSpec(q_heads=8, kv_heads=2, head_dim=16)
+
+    def path(q_len, kv_len, **changes):
+        kernel = sk.compile(spec.replace(**changes), backend="numba_cpu")
+        return kernel.explain(q_len=q_len, kv_len=kv_len)["path"]
+
+    assert path(1, 4096) == "decode"
+    assert path(4, 4096) == "decode"
+    assert path(5, 4096) == "prefill"
+    assert path(1, 16) == "prefill"
+    assert path(1, 4096, v_head_dim=0) == "prefill"
+    assert path(1, 4096, batch_invariant=True) == "prefill"
+
+
+def test_explain_counts_what_is_read():
+    spec = sk.AttentionSpec(
+        q_heads=8, kv_heads=2, head_dim=16, mask=sk.Window(127, 0, "bottom_right")
+    )
+    facts = sk.compile(spec, backend="numba_cpu").explain(q_len=1, kv_len=4096)
+    assert facts["path"] == "decode"
+    assert facts["chunks"] == 8
+    assert facts["kv_bytes_in_tiles"] == 2 * 2 * 128 * 16 * 4
+    assert facts["items"] == 16
+
+
+@pytest.mark.parametrize("dtype", FOUR)
+@pytest.mark.parametrize("backend", ["numba_cpu", "interp"])
+@pytest.mark.parametrize("mask", [None, sk.Causal("offset")], ids=["all", "causal"])
+def test_a_row_alone_has_the_bits_that_it_has_among_others(dtype, backend, mask):
+    """DET-2."""
+    shape = Shape(2, 4, 2, 37, 333, 24)
+    q, k, v = operands(shape, dtype)
+    spec = sk.AttentionSpec(
+        q_heads=4, kv_heads=2, head_dim=24, dtype=dtype, mask=mask, outputs=ALL,
+        batch_invariant=True,
+    )  # fmt: skip
+    kernel = sk.compile(spec, backend=backend)
+
+    def at(row):
+        return {} if mask is None else {"q_offset": 250 + row}
+
+    whole = kernel(q, k, v, **at(0))
+    for row in (0, 1, 19, 36):
+        alone = kernel(q[:, :, row : row + 1], k, v, **at(row))
+        assert same_bits([x[:, :, row : row + 1] for x in whole], alone)
