@@ -18,7 +18,7 @@ from sdpakit.conformance.targets.compiled import Compiled
 
 FAMILIES = (
     *("masks", "windows", "empty", "poison", "specials", "precision", "scale", "softcap", "bias"),
-    *("heads", "strides", "lengths", "widths", "statistics", "sinks", "expressions", "ragged"),
+    *("heads", "strides", "lengths", "widths", "statistics", "sinks", "expressions"),
 )
 
 

@@ -254,6 +254,7 @@ def _beyond(spec: AttentionSpec, peer: Peer) -> list[str]:
         f"it does not take {spec.dtype}": spec.dtype not in peer.dtypes,
         "out comes in the dtype of q alone": spec.out_dtype != spec.dtype,
         "it has no choice for empty rows": spec.empty_row != "zero",
+        "it says nothing of the bits of a row alone": spec.batch_invariant,
         "it has no softcap": spec.softcap is not None and not peer.has_softcap,
         "it has no sinks": bool(spec.sinks) and not peer.has_sinks,
         "it takes no expression of the logit": _has_expression(spec) and not peer.has_expressions,

@@ -251,6 +251,8 @@ def _operand(
 @inner
 def _row(item: Item, number: int) -> Any:
     """Return query head and query row of a row of the item."""
+    if item.q_rows == 1:  # a division takes as long as the exponentials of a row
+        return item.head + number, 0
     head, q = divmod(number, item.q_rows)
     return item.head + head, q
 
