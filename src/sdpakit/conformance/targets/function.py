@@ -178,6 +178,7 @@ class FunctionTarget(BaseTarget):
             "sinks": spec.sinks,
             "cu_q_lens": spec.layout == "thd",
             "block_table": spec.paged,
+            "batch_invariant": spec.batch_invariant,
         }
         for name, wanted in asked.items():
             if wanted and name not in self._takes:
@@ -193,8 +194,6 @@ class FunctionTarget(BaseTarget):
             yield "has no parameter for out_dtype"
         if spec.empty_row != "zero":
             yield f"has no parameter for empty_row={spec.empty_row!r}"
-        if spec.batch_invariant:
-            yield "has no parameter for batch_invariant=True"
         missing = [name for name in spec.outputs if name not in self.outputs]
         if missing:
             yield f"gives no {', '.join(missing)}"
