@@ -1,8 +1,8 @@
 """Weighted sums of values: acc[row][:] = acc[row][:] * alpha + sum_j P[row][j] v_j.
 
-Head dims are the lanes. A strip of columns is summed over all keys of the tile before the next one,
-its accumulators in registers; each is one chain over the keys. The order of the strips is not that
-of the memory, which is fetched ahead in its own order, spread evenly over the rounds.
+Head dims are the lanes. A strip of columns is summed over a run of keys before the next one, its
+accumulators in registers; each is one chain over the keys. The order of the strips is not that of
+the memory, which is fetched ahead in its own order, spread evenly over the rounds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from sdpakit.backends.numba_cpu.decode.layout import TILE_KEYS, DecodeLayout
+from sdpakit.backends.numba_cpu.decode.layout import DecodeLayout
 from sdpakit.backends.numba_cpu.functions import new_function
 from sdpakit.backends.numba_cpu.irtypes import Value
 from sdpakit.backends.numba_cpu.microkernels import CACHE_LINE, prefetch
@@ -20,6 +20,11 @@ from sdpakit.backends.numba_cpu.packing import load_lanes
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
 ARGUMENTS = ("v", "v_stride", "n", "p", "state")
+
+# A strip is summed over so many keys before the next one: a few rows, so that what is read stays in
+# the nearest cache and in the order of memory, on the whole.
+RUN_KEYS = 16
+AHEAD_BYTES = 8192  # of the row that is read, see `products.AHEAD_BYTES`
 
 
 class Means:
@@ -51,53 +56,70 @@ class Means:
         self.strips = -(-layout.panel.v_head_dim // (self.strip * layout.lanes))
 
     def emit(self) -> None:
-        """Emit the strips, whole ones in a loop."""
-        e, width = self.e, self.layout.panel.v_head_dim
-        lanes = self.strip * self.layout.lanes
+        """Emit the loop over runs of keys."""
+        e, n = self.e, self.arg["n"]
 
-        def body(s: Value, _: list[Value]) -> Sequence[Value]:
-            self._strip(s, lanes)
+        def run(i: Value, _: list[Value]) -> Sequence[Value]:
+            first = e.imul(i, e.c(RUN_KEYS))
+            count = e.imin(e.isub(n, first), e.c(RUN_KEYS))
+            factors = [self._factor(r, e.icmp("==", i, e.c(0))) for r in range(self.rows)]
+            self._strips(first, count, factors)
             return ()
 
-        whole, rest = divmod(width, lanes)
+        runs = e.b.sdiv(e.iadd(n, e.c(RUN_KEYS - 1)), e.c(RUN_KEYS))
+        e.loop(runs, run, (), "runs", guard=False)
+        e.b.ret_void()
+
+    def _factor(self, row: int, is_first: Value) -> Value:
+        """Return what the accumulator of a row is multiplied by before a run: alpha, then 1."""
+        e, layout = self.e, self.layout
+        at = row * layout.state_bytes + layout.stat_rows.index("alpha") * layout.vector_bytes
+        return e.select(is_first, e.load(e.offset(self.arg["state"], at)), e.const(1.0))
+
+    def _strips(self, first: Value, count: Value, factors: Sequence[Value]) -> None:
+        """Emit the strips of a run, whole ones in a loop."""
+        e, lanes = self.e, self.strip * self.layout.lanes
+
+        def body(s: Value, _: list[Value]) -> Sequence[Value]:
+            self._strip(s, lanes, first, count, factors)
+            return ()
+
+        whole, rest = divmod(self.layout.panel.v_head_dim, lanes)
         if whole:
             e.loop(e.c(whole), body, (), "strips", guard=False)
         if rest:
-            self._strip(e.c(whole), rest)
-        e.b.ret_void()
+            self._strip(e.c(whole), rest, first, count, factors)
 
-    def _strip(self, s: Value, width: int) -> None:
-        """Emit the sums of strip `s`, `width` columns."""
+    def _strip(
+        self, s: Value, width: int, first: Value, count: Value, factors: Sequence[Value]
+    ) -> None:
+        """Emit the sums of strip `s`, `width` columns, over `count` keys from `first` on."""
         e, layout, arg, w = self.e, self.layout, self.arg, self.layout.lanes
-        counts = [min(w, width - start) for start in range(0, width, w)]
-        start = e.pointer(e.iadd(arg["v"], e.imul(s, e.c(self.strip_bytes))))
-        first = e.iadd(e.imul(s, e.c(self.strip * layout.vector_bytes)), e.c(layout.acc_at))
+        sizes = [min(w, width - start) for start in range(0, width, w)]
+        row = e.iadd(arg["v"], e.imul(first, arg["v_stride"]))
+        start = e.pointer(e.iadd(row, e.imul(s, e.c(self.strip_bytes))))
+        weights = e.imul(first, e.c(layout.esz))
+        acc_at = e.iadd(e.imul(s, e.c(self.strip * layout.vector_bytes)), e.c(layout.acc_at))
+        acc_at = e.offset(arg["state"], acc_at)
         places = [
-            e.offset(
-                e.offset(arg["state"], first), r * layout.state_bytes + c * layout.vector_bytes
-            )
+            e.offset(acc_at, r * layout.state_bytes + c * layout.vector_bytes)
             for r in range(self.rows)
-            for c in range(len(counts))
-        ]
-        alpha_at = layout.stat_rows.index("alpha") * layout.vector_bytes
-        alphas = [
-            e.load(e.offset(arg["state"], r * layout.state_bytes + alpha_at))
-            for r in range(self.rows)
+            for c in range(len(sizes))
         ]
 
         def body(j: Value, acc: list[Value]) -> Sequence[Value]:
             if not self.guarded:
-                self._fetch(s, j)
-            row = e.offset(start, e.imul(j, arg["v_stride"]))
+                self._fetch(row, e.iadd(e.imul(s, count), j))
+            at = e.offset(start, e.imul(j, arg["v_stride"]))
             step = w * layout.panel.itemsize
             v = [
-                load_lanes(e, e.offset(row, c * step), count, layout.panel.dtype)
-                for c, count in enumerate(counts)
+                load_lanes(e, e.offset(at, c * step), size, layout.panel.dtype)
+                for c, size in enumerate(sizes)
             ]
-            return self._add(acc, v, e.imul(j, e.c(layout.esz)))
+            return self._add(acc, v, e.iadd(weights, e.imul(j, e.c(layout.esz))))
 
-        acc = [e.mul(e.load(at), alphas[i // len(counts)]) for i, at in enumerate(places)]
-        acc = e.loop(arg["n"], body, acc, "keys", guard=False)
+        acc = [e.mul(e.load(at), factors[i // len(sizes)]) for i, at in enumerate(places)]
+        acc = e.loop(count, body, acc, "keys", guard=False)
         for value, at in zip(acc, places, strict=True):
             e.store(value, at)
 
@@ -116,13 +138,13 @@ class Means:
             new += [e.fma(weight, x, acc[r * len(v) + c]) for c, x in enumerate(seen)]
         return new
 
-    def _fetch(self, s: Value, j: Value) -> None:
-        """Prefetch the share of round (s, j) in the rows one tile ahead, in the order of memory."""
+    def _fetch(self, row: Value, rounds: Value) -> None:
+        """Prefetch the share of a round in the rows some way ahead, in the order of memory."""
         e = self.e
         strips = e.c(self.strips)
-        rounds = e.iadd(e.imul(s, self.arg["n"]), j)
-        row = e.iadd(e.b.udiv(rounds, strips), e.c(TILE_KEYS))
+        ahead = max(RUN_KEYS, AHEAD_BYTES // self.layout.v_row_bytes)
+        key = e.iadd(e.b.udiv(rounds, strips), e.c(ahead))
         part = e.imul(e.b.urem(rounds, strips), e.c(self.strip_bytes))
-        at = e.iadd(e.iadd(self.arg["v"], e.imul(row, self.arg["v_stride"])), part)
+        at = e.iadd(e.iadd(row, e.imul(key, self.arg["v_stride"])), part)
         for line in range(0, self.strip_bytes, CACHE_LINE):
-            prefetch(e, e.offset(at, line))
+            prefetch(e, e.offset(at, line), near=True)
