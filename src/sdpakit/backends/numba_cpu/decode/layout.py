@@ -13,16 +13,16 @@ from sdpakit.backends.numba_cpu.forks import computed_once
 from sdpakit.backends.numba_cpu.isa import Element, Isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 
-# Keys between two looks at the running maximum. Memory likes long runs: with half as many, keys and
-# values take turns so often that 4 % of its speed is lost.
-TILE_KEYS = 128
+# Keys between two looks at the running maximum. Memory likes long runs: with a quarter as many, keys
+# and values take turns so often that 6 % of its speed is lost.
+TILE_KEYS = 256
 MANY = 4  # rows that share what is loaded of keys and values: more would be short of registers
 
 # A chunk is a sixteenth of the keys, within these limits in tiles: short enough for a few threads
 # to share a single head, long enough that starting it (some cache misses) and merging it (a state)
 # take a percent.
 CHUNKS_WISHED = 16
-LEAST_CHUNK_TILES, MOST_CHUNK_TILES = 4, 32
+LEAST_CHUNK_TILES, MOST_CHUNK_TILES = 2, 16
 
 
 @dataclass(frozen=True)
