@@ -16,7 +16,7 @@ from sdpakit.expr.operands import Table
 EVERYTHING = ("out", "lse", "max_logit", "entropy", "sum_p2")
 BASE = {"q_heads": 4, "kv_heads": 2, "head_dim": 8, "v_head_dim": 6}
 Q_ENDS, KV_ENDS = np.array([0, 3, 3, 8]), np.array([0, 4, 6, 17])
-BACKENDS = ["interp"]
+BACKENDS = ["interp", "numba_cpu"]
 
 
 def compiled(backend="interp", **spec):

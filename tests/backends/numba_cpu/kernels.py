@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 
 import ml_dtypes
 import numpy as np
@@ -109,18 +110,23 @@ class Kernel:
             self.layout.head_dim, self.layout.width
         )
 
-    def pack_k(self, k: np.ndarray) -> np.ndarray:
+    def pack_k(self, k: np.ndarray, cuts: tuple[int, ...] = ()) -> np.ndarray:
         layout = self.layout
-        call = function(self.code, "pack_k", 5)
-        call(k.ctypes.data, *strides(k), len(k), self.kt.ctypes.data)
+        call = function(self.code, "pack_k", 7)
         rows = -(-len(k) // layout.rows) * layout.rows
+        for start, end in itertools.pairwise((0, *cuts, len(k))):
+            part, filled = k[start:end], end if end < len(k) else rows
+            where = self.kt.ctypes.data
+            call(part.ctypes.data, *strides(k), len(part), where, start, filled)
         whole = self.kt[: rows * layout.k_row_bytes].view(self.element)
         return whole.reshape(rows, -1)[:, : layout.head_dim]
 
-    def pack_v(self, v: np.ndarray) -> tuple[np.ndarray, bool]:
-        call = function(self.code, "pack_v", 6, ctypes.c_int64)
-        where = self.vt.ctypes.data, self.staging.ctypes.data
-        found = call(v.ctypes.data, *strides(v), len(v), *where)
+    def pack_v(self, v: np.ndarray, cuts: tuple[int, ...] = ()) -> tuple[np.ndarray, bool]:
+        call = function(self.code, "pack_v", 7, ctypes.c_int64)
+        where, found = (self.vt.ctypes.data, self.staging.ctypes.data), 0
+        for start, end in itertools.pairwise((0, *cuts, len(v))):
+            part = v[start:end]
+            found |= call(part.ctypes.data, *strides(v), len(part), *where, start)
         packed = np.zeros((len(v), self.layout.v_head_dim), self.element)
         for d0, size, start in self.layout.v_groups:
             group = self.vt[start : start + len(v) * size * self.element.itemsize]

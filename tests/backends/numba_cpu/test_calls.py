@@ -25,9 +25,14 @@ def arrays(q_heads=4, kv_heads=2, q_len=300, kv_len=400, head_dim=24, batch=1):
     return [rng.standard_normal((batch, h, n, head_dim)).astype(np.float32) for h, n in shapes]
 
 
-def causal_kernel(outputs=OUTPUTS, **options):
+def causal_kernel(outputs=OUTPUTS, batch_invariant=False, **options):
     spec = sk.AttentionSpec(
-        q_heads=4, kv_heads=2, head_dim=24, mask=sk.Causal("bottom_right"), outputs=outputs
+        q_heads=4,
+        kv_heads=2,
+        head_dim=24,
+        mask=sk.Causal("bottom_right"),
+        outputs=outputs,
+        batch_invariant=batch_invariant,
     )
     return sk.compile(spec, backend="numba_cpu", options=options or None)
 
@@ -274,3 +279,95 @@ def test_one_row_has_the_bits_that_it_has_among_others(reads_head):
     alone = kernel(q, k, v, **given)
     among = kernel(np.repeat(q, 3, axis=2), k, v, **given)
     assert same_bits(alone, [x[:, :, :1].copy() for x in among])
+
+
+# ------------------------------------------------------------------ batches without padding
+
+
+def ends_of(lengths):
+    return np.concatenate([[0], np.cumsum(lengths)])
+
+
+def packed_arrays(q_lens, kv_lens, head_dim=24):
+    rng = np.random.default_rng(6)
+    shapes = ((sum(q_lens), 4), (sum(kv_lens), 2), (sum(kv_lens), 2))
+    return [rng.standard_normal((*shape, head_dim)).astype(np.float32) for shape in shapes]
+
+
+def packed_kernel(**fields):
+    spec = sk.AttentionSpec(
+        q_heads=4,
+        kv_heads=2,
+        head_dim=24,
+        layout="thd",
+        mask=sk.Causal("bottom_right"),
+        outputs=OUTPUTS,
+        **fields,
+    )
+    return sk.compile(spec, backend="numba_cpu")
+
+
+@pytest.mark.parametrize("q_lens", [(1, 1, 1, 1), (1, 0, 1, 1), (300, 1, 0, 77)])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_entry_has_the_bits_that_it_has_alone_however_items_are_dealt(q_lens, threads):
+    kv_lens = (310, 200, 64, 400)
+    q, k, v = packed_arrays(q_lens, kv_lens)
+    q_ends, kv_ends = ends_of(q_lens), ends_of(kv_lens)
+    found = packed_kernel()(q, k, v, cu_q_lens=q_ends, cu_kv_lens=kv_ends, threads=threads)
+    for b in range(4):
+        rows, keys = slice(*q_ends[b : b + 2]), slice(*kv_ends[b : b + 2])
+        own = {"cu_q_lens": ends_of([q_lens[b]]), "cu_kv_lens": ends_of([kv_lens[b]])}
+        alone = packed_kernel()(q[rows], k[keys], v[keys], **own)
+        assert same_bits([x[rows] for x in found], alone)
+        # DET-2: short queries that lie padded have a kernel of their own, unless asked not to.
+        padded = causal_kernel(batch_invariant=True)
+        alone = padded(*(x.swapaxes(0, 1)[None] for x in (q[rows], k[keys], v[keys])))
+        assert same_bits([x[rows].swapaxes(0, 1)[None].copy() for x in found], alone)
+
+
+@pytest.mark.parametrize("size", [1, 5, 64, 1000])
+@pytest.mark.parametrize("adjacent", [False, True])
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_pages_are_read_where_they_lie(size, adjacent, heads_first):
+    q_lens, kv_lens = (3, 1, 40), (500, 1, 193)
+    q, k, v = packed_arrays(q_lens, kv_lens)
+    ends = {"cu_q_lens": ends_of(q_lens)}
+    want = packed_kernel()(q, k, v, **ends, cu_kv_lens=ends_of(kv_lens))
+    most = -(-max(kv_lens) // size)
+    numbers = np.arange(3 * most) if adjacent else np.random.default_rng(7).permutation(3 * most)
+    table = numbers.reshape(3, most)
+    shape = (3 * most, 2, size, 24) if heads_first else (3 * most, size, 2, 24)
+    pages = [np.full(shape, np.nan, np.float32) for _ in "kv"]
+    pages = [x.swapaxes(1, 2) if heads_first else x for x in pages]
+    for b, start in enumerate(ends_of(kv_lens)[:-1]):
+        for j in range(kv_lens[b]):
+            for page, x in zip(pages, (k, v), strict=True):
+                page[table[b, j // size], j % size] = x[start + j]
+        table[b, -(-kv_lens[b] // size) :] = -1  # PAGED-2
+    kernel = packed_kernel(paged=True, kv_lens=True)
+    found = kernel(q, *pages, **ends, kv_lens=np.array(kv_lens), block_table=table)
+    assert same_bits(found, want)
+
+
+def test_packed_specs_share_the_code_of_padded_ones_and_calls_compile_nothing():
+    causal_kernel()
+    kernel, before = packed_kernel(), sk.compiler.stats().compilations
+    paged = packed_kernel(paged=True, kv_lens=True)
+    for kv_len in (5, 300):
+        q, k, v = packed_arrays((3, 2), (kv_len, 4))
+        kernel(q, k, v, cu_q_lens=ends_of((3, 2)), cu_kv_lens=ends_of((kv_len, 4)))
+        one = {"kv_lens": np.array([4, 4]), "block_table": np.array([[0], [0]])}
+        paged(q, k[None], v[None], cu_q_lens=ends_of((3, 2)), **one)
+    assert sk.compiler.stats().compilations == before
+
+
+def test_explain_counts_items_of_entries_that_there_are():
+    facts = packed_kernel().explain(
+        cu_q_lens=ends_of((300, 0, 0, 1)), cu_kv_lens=ends_of((300, 0, 0, 1)), threads=1
+    )
+    assert facts["path"] == "prefill"
+    assert facts["items"] == 4  # two entries with rows, two kv heads
+    tiles = facts["tiles"]
+    assert tiles["full"] > 0
+    rows, keys = facts["block_q"], facts["block_kv"]
+    assert sum(tiles.values()) == 4 * (-(-300 // rows) * -(-300 // keys) + 1)

@@ -87,6 +87,21 @@ def test_values_become_groups(kernels, how):
             assert not poisoned
 
 
+def test_a_tile_is_packed_in_pieces_as_in_one(kernels):
+    for kernel in kernels:
+        layout = kernel.layout
+        n = min(layout.block_kv, 2 * layout.rows + 1)
+        k, v = (draw((n, d), layout.dtype) for d in (layout.head_dim, layout.v_head_dim))
+        keys, (values, _) = kernel.pack_k(k).copy(), kernel.pack_v(v)
+        for cuts in [(1,), (1, 2), (layout.rows,), tuple(range(1, n))]:
+            kernel.kt[:] = 0xFF
+            kernel.vt[:] = 0xFF
+            assert np.array_equal(kernel.pack_k(k, cuts), keys)
+            assert np.array_equal(kernel.pack_v(v, cuts)[0], values)
+        v[1, 0] = np.inf
+        assert kernel.pack_v(v, (1, 2))[1]
+
+
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 def test_any_value_that_is_not_finite_is_reported(kernels, poison):
     for kernel in kernels:

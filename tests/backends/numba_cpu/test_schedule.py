@@ -1,5 +1,6 @@
 """Items cover every row of every head once, within the memory that they may take."""
 
+import numpy as np
 import pytest
 
 from sdpakit.backends.numba_cpu import abi, schedule
@@ -62,3 +63,23 @@ def test_parts_of_the_scratch_do_not_overlap():
     for start, end, size in zip(starts[:-1], starts[1:], sizes, strict=True):
         assert start % 64 == 0
         assert end - start >= size
+
+
+def test_items_of_unequal_entries_cover_their_rows_most_work_first():
+    rows, keys = np.array([0, 70, 1, 32, 33]), np.array([9, 10, 500, 0, 10])
+    found = schedule.order(rows, keys, 32)
+    assert sorted(map(tuple, found.tolist())) == [
+        *((1, 0), (1, 1), (1, 2), (2, 0), (3, 0), (4, 0), (4, 1))
+    ]
+    assert found.tolist()[0] == [2, 0]  # one row of 500 keys is more than 32 of 10
+    work = [min(rows[b] - 32 * chunk, 32) * keys[b] for b, chunk in found]
+    assert work == sorted(work, reverse=True)
+    assert found.tolist()[1:4] == [[1, 1], [1, 0], [4, 0]]  # of equal work, later rows first
+
+
+def test_unequal_entries_are_cut_by_the_rows_that_they_have():
+    layout = LAYOUTS[0]
+    alike = partition(layout, Shape(64, 1, 1, 4096, 4096), 2)
+    one_long = partition(layout, Shape(64, 1, 1, 4096, 4096, rows=4096 + 63, pairs=4096**2), 2)
+    assert one_long.chunk_rows <= alike.chunk_rows
+    assert useful_threads(layout, Shape(64, 1, 1, 512, 512, rows=512, pairs=100), 8) == 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sdpakit.backends.base import Availability, Capabilities, Options
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK
 from sdpakit.dtypes import FLOATS
-from sdpakit.spec import OUTPUTS
+from sdpakit.spec import LAYOUTS, OUTPUTS
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, BackwardLauncher, Launcher
@@ -53,6 +53,8 @@ class NumbaCpuBackend:
             outputs=frozenset(OUTPUTS),
             options=frozenset(("isa", "block_kv")),
             gradients=True,
+            layouts=frozenset(LAYOUTS),
+            paged=True,
         )
 
     def unsupported_reasons(self, spec: AttentionSpec, options: Options) -> list[str]:

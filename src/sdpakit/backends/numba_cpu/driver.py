@@ -1,15 +1,17 @@
 """The walk over items, KV tiles and panels, compiled once for every spec.
 
 All sizes, strides and addresses of generated functions come in an int64 descriptor, so this file
-knows no dtype, no head width and no mask, and its compiled form is kept on disk by Numba. An item
-is a range of query rows of a range of query heads that read one kv head. For each item, KV tiles
-are packed once, a group of them at a time, and met by every panel of the item; the first group
-opens the panels, the last one closes them. Tiles lie on an absolute grid and a panel starts at a
-multiple of its width, so neither the partition into items nor the groups of tiles ever show in the
-bits (DET-1).
+knows no dtype, no head width and no mask, and its compiled form is kept on disk by Numba. Where a
+batch entry lies comes with it: first row, first key, or pages (RAGGED-1, PAGED-1). An item is a
+range of query rows of a range of query heads that read one kv head. For each item, KV tiles are
+packed once, a group of them at a time, and met by every panel of the item; the first group opens
+the panels, the last one closes them. Tiles lie on an absolute grid and a panel starts at a multiple
+of its width, so neither the partition into items nor the groups of tiles ever show in the bits
+(DET-1).
 
 Numba recompiles when this file changes, and only then: whatever the compiled code depends on
-(offsets, intrinsics, the numbers of `abi`) has to stay in this file.
+(offsets, the numbers of `abi`) has to stay in this file, but for instructions whose meaning will
+not change.
 """
 
 from __future__ import annotations
@@ -20,10 +22,21 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
 
+from sdpakit.backends.numba_cpu.instructions import (
+    call,
+    fetch_add,
+    float_of,
+    get,
+    inner,
+    load_float32,
+    load_float64,
+    load_int,
+    prefetch,
+    store_float32,
+    store_float64,
+    store_int,
+)
 from sdpakit.backends.numba_cpu.workers import compiled
 
 # Fields of the descriptor. X, X_B, X_H, X_I, X_D: address and byte strides of an array.
@@ -89,6 +102,13 @@ from sdpakit.backends.numba_cpu.workers import compiled
     ROW_L_I,
     Q_LEN,  # address of one int64 for each batch entry
     KV_LEN,
+    Q_START,  # likewise, first row and first key; address 0: 0 for all
+    KV_START,
+    PAGES,  # address of int64, PAGES_B of them for each batch entry; 0: keys lie by entry
+    PAGES_B,
+    PAGE_SIZE,
+    PAGES_MEET,  # 1 if keys of page n + 1 follow those of page n at the stride of keys
+    ORDER,  # address of (batch entry, chunk of its rows), int64, for each item of one kv head; or 0
     CONTEXT,  # address of ctx (see context.py)
     Q_FACTOR,  # bits of a float64: factor of q while it is packed
     MAX_FACTOR,  # bits of a float64: natural units in one unit of tmax
@@ -122,7 +142,7 @@ from sdpakit.backends.numba_cpu.workers import compiled
     E1_AT,
     P2_AT,
     FIELDS,
-) = range(94)
+) = range(101)
 
 # As in abi.py.
 PARTIAL = 1
@@ -136,101 +156,6 @@ CACHE_LINE = 64
 LN2 = math.log(2.0)
 LOG2_E = 1.0 / LN2
 
-_I64 = ir.IntType(64)
-
-# Functions that only compiled code calls need no entries from Python, and no exceptions.
-inner = njit(
-    nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False
-)
-
-
-@intrinsic
-def call(_typing: Any, address: Any, arguments: Any) -> Any:
-    """Call the function at `address` with a tuple of int64 and return its int64."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        function = ir.FunctionType(_I64, [_I64] * len(arguments))
-        pointer = builder.inttoptr(values[0], function.as_pointer())
-        operands = [builder.extract_value(values[1], n) for n in range(len(arguments))]
-        return builder.call(pointer, operands)
-
-    return types.int64(address, arguments), generate
-
-
-@intrinsic
-def fetch_add(_typing: Any, address: Any, amount: Any) -> Any:
-    """Add to the int64 at `address` in one step and return what it was."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        pointer = builder.inttoptr(values[0], _I64.as_pointer())
-        return builder.atomic_rmw("add", pointer, values[1], "acq_rel")
-
-    return types.int64(address, amount), generate
-
-
-@intrinsic
-def _prefetch(_typing: Any, address: Any) -> Any:
-    """Ask for the cache line at `address`, mapped or not, in the second-level cache."""
-
-    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        pointer = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [pointer, *[ir.IntType(32)] * 3])
-        fetch = builder.module.globals.get("llvm.prefetch.p0")
-        fetch = fetch or ir.Function(builder.module, kind, "llvm.prefetch.p0")
-        read, second_level, data = (ir.Constant(ir.IntType(32), n) for n in (0, 2, 1))
-        builder.call(fetch, [builder.inttoptr(values[0], pointer), read, second_level, data])
-        return context.get_dummy_value()
-
-    return types.void(address), generate
-
-
-@intrinsic
-def get(_typing: Any, d: Any, field: Any) -> Any:
-    """Return a field of the descriptor at `d`."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        pointer = builder.inttoptr(values[0], _I64.as_pointer())
-        return builder.load(builder.gep(pointer, [values[1]]))
-
-    return types.int64(d, field), generate
-
-
-def _loader(element: Any, result: Any) -> Any:
-    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        pointer = builder.inttoptr(values[0], element.as_pointer())
-        loaded = builder.load(pointer, align=1)
-        return builder.fpext(loaded, ir.DoubleType()) if element == ir.FloatType() else loaded
-
-    return intrinsic(lambda _typing, address: (result(address), generate))
-
-
-def _storer(element: Any) -> Any:
-    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        value = builder.fptrunc(values[1], element) if element == ir.FloatType() else values[1]
-        pointer = builder.inttoptr(values[0], element.as_pointer())
-        builder.store(value, pointer, align=1)
-        return context.get_dummy_value()
-
-    return intrinsic(lambda _typing, address, value: (types.void(address, value), generate))
-
-
-@intrinsic
-def float_of(_typing: Any, bits: Any) -> Any:
-    """Return the float64 of these bits."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        return builder.bitcast(values[0], ir.DoubleType())
-
-    return types.float64(bits), generate
-
-
-load_int: Callable[[int], int] = _loader(_I64, types.int64)
-load_float32: Callable[[int], float] = _loader(ir.FloatType(), types.float64)
-load_float64: Callable[[int], float] = _loader(ir.DoubleType(), types.float64)
-store_int = _storer(_I64)
-store_float32 = _storer(ir.FloatType())
-store_float64 = _storer(ir.DoubleType())
-
 
 class Item(NamedTuple):
     """Query rows [row, row_end) of query heads [head, head + heads) of a batch entry."""
@@ -243,6 +168,8 @@ class Item(NamedTuple):
     row_end: int
     panels: int  # for each head
     kv_len: int
+    first_row: int  # of the batch entry in q and in the outputs
+    first_key: int
 
 
 @inner
@@ -263,15 +190,27 @@ def _item(d: int, number: int) -> Item:
     """Decode an item; the last rows come first, as they see most keys under a causal mask."""
     rest, head_chunk = divmod(number, get(d, HEAD_CHUNKS))
     rest, kv_head = divmod(rest, get(d, KV_HEADS))
-    chunk, b = divmod(rest, get(d, BATCH))
-    row = (get(d, ROW_CHUNKS) - 1 - chunk) * get(d, CHUNK_ROWS)
+    if get(d, ORDER) == 0:
+        chunk, b = divmod(rest, get(d, BATCH))
+        row = (get(d, ROW_CHUNKS) - 1 - chunk) * get(d, CHUNK_ROWS)
+    else:
+        b = load_int(get(d, ORDER) + 16 * rest)
+        row = load_int(get(d, ORDER) + 16 * rest + 8) * get(d, CHUNK_ROWS)
     q_rows = load_int(get(d, Q_LEN) + 8 * b) * get(d, HEADS_AS_ROWS)
     row_end = min(row + get(d, CHUNK_ROWS), q_rows)
     first = head_chunk * get(d, CHUNK_HEADS)
     heads = min(get(d, CHUNK_HEADS), get(d, GROUP) - first)
     panels = max(0, (row_end - row + get(d, WIDTH) - 1) // get(d, WIDTH))
     head = kv_head * get(d, GROUP) + first
-    return Item(b, kv_head, head, heads, row, row_end, panels, load_int(get(d, KV_LEN) + 8 * b))
+    kv_len = load_int(get(d, KV_LEN) + 8 * b)
+    starts = _of_entry(d, Q_START, b), _of_entry(d, KV_START, b)
+    return Item(b, kv_head, head, heads, row, row_end, panels, kv_len, starts[0], starts[1])
+
+
+@inner
+def _of_entry(d: int, field: int, b: int) -> int:
+    """Return the number of a batch entry in the array at a field, 0 where there is none."""
+    return 0 if get(d, field) == 0 else load_int(get(d, field) + 8 * b)
 
 
 @inner
@@ -312,7 +251,29 @@ def _find_ranges(d: int, item: Item, panel: Any, ranges: int) -> None:
 def _rows_of_q(d: int, item: Item, panel: Any) -> int:
     """Return the address of the first row of q of a panel."""
     _, head, row, _ = panel
+    row += item.first_row
     return get(d, Q) + item.b * get(d, Q_B) + head * get(d, Q_H) + row * get(d, Q_I)
+
+
+@inner
+def _keys_at(d: int, item: Item, j: int, end: int) -> Any:
+    """Return addresses of key and value j, and how many of [j, end) follow at their strides."""
+    if get(d, PAGES) == 0:
+        place, row, run = item.b, item.first_key + j, end - j
+    else:
+        number, row = divmod(j, get(d, PAGE_SIZE))
+        pages = get(d, PAGES) + 8 * item.b * get(d, PAGES_B)
+        place, run = load_int(pages + 8 * number), get(d, PAGE_SIZE) - row
+        if get(d, PAGES_MEET) != 0:
+            following = place + 1
+            # PAGED-2: the table is read no further than there are keys.
+            while j + run < end and load_int(pages + 8 * (number + following - place)) == following:
+                run += get(d, PAGE_SIZE)
+                following += 1
+        run = min(run, end - j)
+    k = get(d, K) + place * get(d, K_B) + item.kv_head * get(d, K_H) + row * get(d, K_J)
+    v = get(d, V) + place * get(d, V_B) + item.kv_head * get(d, V_H) + row * get(d, V_J)
+    return k, v, run
 
 
 @inner
@@ -342,7 +303,7 @@ def _open_panel(d: int, item: Item, panel: Any) -> None:
 def _prefetch_rows(source: int, stride: int, rows: int, row_bytes: int) -> None:
     for row in range(rows):
         for at in range(0, row_bytes, CACHE_LINE):
-            _prefetch(source + row * stride + at)
+            prefetch(source + row * stride + at)
 
 
 @inner
@@ -352,10 +313,11 @@ def _prefetch_keys(d: int, item: Item, j: int, end: int) -> None:
     Packing does nothing but wait for memory, the steps hardly touch it: so each step of a group
     fetches its share of the next group, whose packing then finds everything near.
     """
-    k = get(d, K) + item.b * get(d, K_B) + item.kv_head * get(d, K_H) + j * get(d, K_J)
-    v = get(d, V) + item.b * get(d, V_B) + item.kv_head * get(d, V_H) + j * get(d, V_J)
-    _prefetch_rows(k, get(d, K_J), end - j, get(d, K_ROW_BYTES))
-    _prefetch_rows(v, get(d, V_J), end - j, get(d, V_ROW_BYTES))
+    while j < end:
+        k, v, run = _keys_at(d, item, j, end)
+        _prefetch_rows(k, get(d, K_J), run, get(d, K_ROW_BYTES))
+        _prefetch_rows(v, get(d, V_J), run, get(d, V_ROW_BYTES))
+        j += run
 
 
 @inner
@@ -385,12 +347,17 @@ def _step_flags(d: int, item: Item, panel: Any, ranges: int, tile: int, n: int) 
 @inner
 def _pack_tile(d: int, item: Item, scratch: int, tile: int, n: int, pair: int) -> int:
     """Pack keys and values of a tile; return the flag of a value that is not finite."""
-    k = get(d, K) + item.b * get(d, K_B) + item.kv_head * get(d, K_H) + tile * get(d, K_J)
-    v = get(d, V) + item.b * get(d, V_B) + item.kv_head * get(d, V_H) + tile * get(d, V_J)
-    call(get(d, PACK_K), (k, get(d, K_J), get(d, K_D), n, pair))
-    staging = scratch + get(d, STAGING_AT)
-    arguments = (v, get(d, V_J), get(d, V_D), n, pair + get(d, V_IN_PAIR), staging)
-    return call(get(d, PACK_V), arguments) * NONFINITE_V
+    step, staging = get(d, ROW_STEP), scratch + get(d, STAGING_AT)
+    row, found = 0, 0
+    while row < n:
+        k, v, run = _keys_at(d, item, tile + row, tile + n)
+        end = row + run
+        filled = end if end < n else (n + step - 1) // step * step
+        call(get(d, PACK_K), (k, get(d, K_J), get(d, K_D), run, pair, row, filled))
+        target = pair + get(d, V_IN_PAIR)
+        found |= call(get(d, PACK_V), (v, get(d, V_J), get(d, V_D), run, target, staging, row))
+        row = end
+    return found * NONFINITE_V
 
 
 @inner
@@ -486,12 +453,14 @@ def _close_panel(d: int, item: Item, scratch: int, panel: Any) -> None:
         total = _load(state + get(d, L_AT) - get(d, M_AT), element_bytes)
         sink = _sink(d, item.b, head, row + lane)
         _store(factors + lane * element_bytes, _out_factor(d, m, total, sink), element_bytes)
-        _put(d, ROW_M, item.b, head, row + lane, m / M_UNIT)
-        _put(d, ROW_L, item.b, head, row + lane, total)
+        place = item.first_row + row + lane
+        _put(d, ROW_M, item.b, head, place, m / M_UNIT)
+        _put(d, ROW_L, item.b, head, place, total)
         if wants_statistics:
-            _put_statistics(d, item.b, head, row + lane, state)
+            _put_statistics(d, item.b, head, place, state)
     if get(d, OUT) != 0:
-        out = get(d, OUT) + item.b * get(d, OUT_B) + head * get(d, OUT_H) + row * get(d, OUT_I)
+        place = item.first_row + row
+        out = get(d, OUT) + item.b * get(d, OUT_B) + head * get(d, OUT_H) + place * get(d, OUT_I)
         call(
             get(d, UNPACK_O),
             (address + get(d, O_AT), factors, out, get(d, OUT_I), get(d, OUT_D), rows),

@@ -141,12 +141,15 @@ class Code:
         A single query row for several heads that read the same keys, as in decoding, would leave
         all lanes but one idle: where nothing tells the heads apart, they stand in as rows.
         """
-        batch, q_heads, q_len, _ = call.q.shape
-        kv_heads, kv_len = call.k.shape[1:3]
-        group = q_heads // kv_heads
-        if q_len == 1 and group > 1 and not self.reads_head:
-            return schedule.Shape(batch, kv_heads, 1, group, kv_len, heads_as_rows=group)
-        return schedule.Shape(batch, kv_heads, group, q_len, kv_len)
+        batch, q_len, kv_len = call.batch, call.q_rows, call.kv_rows
+        kv_heads = call.k.shape[1]
+        group = call.q.shape[1] // kv_heads
+        rows = int(call.q_len.sum()) if _is_packed(call) else 0
+        pairs = int((call.q_len * call.kv_len).sum()) if _is_packed(call) else 0
+        if q_len == 1 and call.q_start is None and group > 1 and not self.reads_head:
+            sums = rows * group, pairs * group
+            return schedule.Shape(batch, kv_heads, 1, group, kv_len, group, *sums)
+        return schedule.Shape(batch, kv_heads, group, q_len, kv_len, 1, rows, pairs)
 
     def _deal(self, shape: schedule.Shape, threads: int) -> Deal:
         layout = self.plan.layout
@@ -194,6 +197,7 @@ class CpuLauncher:
         """Compute `call`."""
         if math.prod(call.q.shape[:3]) == 0:
             return
+        call = _one_row_each(call)
         _fill_padding(call, self._artifact.program.empty_row)
         self._prepare(call).run()
 
@@ -211,20 +215,25 @@ class CpuLauncher:
             return code.decode.prepare(call, scale)
         shape = code.shape(call)
         deal = code.deal(shape, call.threads)
-        d = np.empty(driver.FIELDS + context.size(code.context, len(call.q_len)), np.int64)
+        items, order = _items(call, shape, deal)
+        used = driver.FIELDS + context.size(code.context, len(call.q_len))
+        d = np.empty(used + order.size, np.int64)
         d[: driver.FIELDS] = deal.template
+        d[used:] = order.ravel()
         where = address(d)
         _fill_arrays(d, call, shape.heads_as_rows)
+        if _is_packed(call):
+            _fill_entries(d, call)
+            d[driver.ORDER] = where + 8 * used
+            d[driver.ITEMS] = items
         c = _fill_scale(d, float(call.scalars["scale"])) if code.plan.is_fast else 1.0
-        values, at = d[driver.FIELDS :], where + 8 * driver.FIELDS
+        values, at = d[driver.FIELDS : used], where + 8 * driver.FIELDS
         context.fill(values, at, code.context, call, c)
         d[driver.CONTEXT] = at
         d[driver.Q_LEN], d[driver.KV_LEN] = values[context.SLOT_Q_LEN], values[context.SLOT_KV_LEN]
         pointers = [driver.CONTEXT, driver.Q_LEN, driver.KV_LEN]
         pointers += [driver.FIELDS + slot for slot in context.BATCH_SLOTS.values()]
-        return Prepared(
-            self._worker, d, where, pointers, deal.threads, deal.parts.items, deal.scratch_bytes
-        )
+        return Prepared(self._worker, d, where, pointers, deal.threads, items, deal.scratch_bytes)
 
     def explain(self, call: Call | None) -> Mapping[str, Any]:
         """Return facts about the code and, for a call, about its items, scratch and threads."""
@@ -243,11 +252,13 @@ class CpuLauncher:
         facts["int_bits"] = call.int_bits
         if code.decode is not None and decodes(call):
             return {**facts, **code.decode.explain(call)}
-        deal = code.deal(code.shape(call), call.threads)
+        call = _one_row_each(call)
+        shape = code.shape(call)
+        deal = code.deal(shape, call.threads)
         return facts | {
             "path": "prefill",
             "threads": deal.threads,
-            "items": deal.parts.items,
+            "items": _items(call, shape, deal)[0],
             "item": f"{deal.parts.chunk_rows} rows x {deal.parts.chunk_heads} heads",
             "scratch_bytes_per_thread": deal.scratch_bytes,
         }
@@ -261,8 +272,58 @@ class CpuLauncher:
         return self._codes.get(int_bits, self._codes[max(self._codes)])
 
 
+def _is_packed(call: Call) -> bool:
+    """Return whether entries are as long as they are, not padded in rows or keys."""
+    return not (call.q_start is call.kv_start is call.pages is None)
+
+
+def _one_row_each(call: Call) -> Call:
+    """Return a ragged call of one row an entry, as in decoding, as a padded one of one row.
+
+    Heads that read the same keys may then stand in as rows (`Code.shape`).
+    """
+    if call.q_start is None or not (call.q_len == 1).all():
+        return call
+    batch = call.batch
+    rows = {name: x[0].swapaxes(0, 1)[:batch, :, None] for name, x in call.outputs.items()}
+    q = call.q[0].swapaxes(0, 1)[:batch, :, None]
+    return replace(call, q=q, outputs=rows, q_start=None)
+
+
+def _items(call: Call, shape: schedule.Shape, deal: Deal) -> tuple[int, Ints]:
+    """Return the number of items, and their order where entries differ, else nothing."""
+    if not _is_packed(call):
+        return deal.parts.items, np.empty((0, 2), np.int64)
+    rows = call.q_len * shape.heads_as_rows
+    order = schedule.order(rows, call.kv_len, deal.parts.chunk_rows)
+    return len(order) * shape.kv_heads * deal.parts.head_chunks, order
+
+
+def _fill_entries(d: Ints, call: Call) -> None:
+    """Say where the entries of a packed call lie (RAGGED-1, PAGED-1)."""
+    for field, starts in ((driver.Q_START, call.q_start), (driver.KV_START, call.kv_start)):
+        if starts is not None:
+            d[field] = address(starts)
+    if call.q_start is not None:
+        for field in ROW_ARRAYS.values():
+            d[field + 1] = 0  # one batch entry in the arrays, however many in the call
+    if call.kv_start is not None:
+        d[driver.K_B] = d[driver.V_B] = 0
+    if call.pages is not None:
+        size = call.k.shape[2]
+        meet = all(x.strides[0] == size * x.strides[2] for x in (call.k, call.v))
+        d[driver.PAGES : driver.PAGES_MEET + 1] = (
+            address(call.pages),
+            call.pages.shape[1],
+            size,
+            meet,
+        )
+
+
 def _fill_padding(call: Call, empty_row: str) -> None:
     """Write the rows past q_len, which are empty (MASK-4, EMPTY-1)."""
+    if call.q_start is not None:
+        return
     values = {
         "out": math.nan if empty_row == "nan" else 0.0,
         "entropy": 0.0,

@@ -218,31 +218,33 @@ def emit_pack_q(module: Any, layout: PanelLayout) -> None:
 
 
 def emit_pack_k(module: Any, layout: PanelLayout) -> None:
-    """Emit pack_k(src, row_stride, el_stride, n, dst).
+    """Emit pack_k(src, row_stride, el_stride, n, dst, row, filled).
 
-    Rows of compute elements, then zero rows up to a multiple of R.
+    Rows [row, row + n) of a tile as compute elements, then zero rows up to row `filled`.
     """
-    p = Packer(module, layout, "pack_k", ("src", "row_stride", "el_stride", "n", "dst"))
+    names = ("src", "row_stride", "el_stride", "n", "dst", "row", "filled")
+    p = Packer(module, layout, "pack_k", names)
     e, arg = p.e, p.arg
+    first = p.at(arg["dst"], (arg["row"], layout.k_row_bytes))
 
     def copy(j: Value) -> None:
         def block(d: Value, count: int) -> None:
             source = p.at(arg["src"], (j, arg["row_stride"]), (d, layout.itemsize))
-            target = p.at(arg["dst"], (j, layout.k_row_bytes), (d, e.esz))
+            target = p.at(first, (j, layout.k_row_bytes), (d, e.esz))
             p.store_lanes(p.load_lanes(source, count, layout.dtype), target, count, layout.element)
 
         p.blocks(layout.head_dim, block, "copy.k")
 
     def one(j: Value, d: Value) -> None:
         x = p.load_one(p.at(arg["src"], (j, arg["row_stride"]), (d, arg["el_stride"])))
-        e.store(x, p.at(arg["dst"], (j, layout.k_row_bytes), (d, e.esz)))
+        e.store(x, p.at(first, (j, layout.k_row_bytes), (d, e.esz)))
 
     def elements(j: Value) -> None:
         p.each(e.c(layout.head_dim), lambda d: one(j, d), "element")
 
     def zero(i: Value) -> None:
         def block(d: Value, count: int) -> None:
-            target = p.at(arg["dst"], (e.iadd(arg["n"], i), layout.k_row_bytes), (d, e.esz))
+            target = p.at(first, (e.iadd(arg["n"], i), layout.k_row_bytes), (d, e.esz))
             p.store_lanes(e.const(0.0), target, count, layout.element)
 
         p.blocks(layout.head_dim, block, "zero.k")
@@ -252,19 +254,18 @@ def emit_pack_k(module: Any, layout: PanelLayout) -> None:
         lambda: p.each(arg["n"], copy, "rows.k"),
         lambda: p.each(arg["n"], elements, "strided.k"),
     )
-    rest = e.b.srem(arg["n"], e.c(layout.rows))
-    missing = e.b.srem(e.isub(e.c(layout.rows), rest), e.c(layout.rows))
-    p.each(missing, zero, "pad.k")
+    p.each(e.isub(arg["filled"], e.iadd(arg["row"], arg["n"])), zero, "pad.k")
     e.b.ret_void()
 
 
 def emit_pack_v(module: Any, layout: PanelLayout) -> None:
-    """Emit pack_v(src, row_stride, el_stride, n, dst, staging) -> 1 if any is NaN or inf, else 0.
+    """Emit pack_v(src, row_stride, el_stride, n, dst, staging, row) -> 1 if any is NaN or inf.
 
-    A row is stored group by group, a whole vector at a time: what spills over is the start of the
-    next row of the group, written later, or the slack behind the group.
+    They become rows [row, row + n) of a tile, whose rows come in order. A row is stored group by
+    group, a whole vector at a time: what spills over is the start of the next row of the group,
+    written later, or the slack behind the group.
     """
-    names = ("src", "row_stride", "el_stride", "n", "dst", "staging")
+    names = ("src", "row_stride", "el_stride", "n", "dst", "staging", "row")
     p = Packer(module, layout, "pack_v", names, returns=True)
     e, arg = p.e, p.arg
     poison = e.b.alloca(e.V, name="poison")
@@ -277,7 +278,7 @@ def emit_pack_v(module: Any, layout: PanelLayout) -> None:
                 count = min(e.w, layout.v_head_dim - d0 - c)
                 x = p.load_lanes(e.offset(source, (d0 + c) * itemsize), count, dtype)
                 zeros.append(e.mul(x, e.const(0.0)))  # 0 unless x is NaN or inf
-                target = p.at(arg["dst"], (j, size * e.esz))
+                target = p.at(arg["dst"], (e.iadd(arg["row"], j), size * e.esz))
                 e.store(x, e.offset(target, start + c * e.esz))
         # In a tree: one chain of all groups would take longer than the copies.
         while len(zeros) > 1:

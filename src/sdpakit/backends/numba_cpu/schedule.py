@@ -7,9 +7,14 @@ which bits do depend, are functions of the kernel alone (`layout.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from sdpakit.backends.numba_cpu import abi
 from sdpakit.backends.numba_cpu.layout import PanelLayout
+
+Array = np.ndarray[Any, np.dtype[np.int64]]
 
 # Panels of one item share each packed tile of K and V: with two thousand rows packing takes 1 % of
 # the time. Their state streams by once a group of tiles, so it may be larger than a near cache.
@@ -44,6 +49,9 @@ class Shape:
         Sizes; `group` query heads read one kv head.
     heads_as_rows : int
         1, or the number of query heads that stand in as the rows (`q_len`) of a single head.
+    rows, pairs : int
+        Of one query head, query rows and pairs with keys in all batch entries together, where
+        entries differ; lengths are then those of the longest. 0 where they are alike.
     """
 
     batch: int
@@ -52,6 +60,8 @@ class Shape:
     q_len: int
     kv_len: int
     heads_as_rows: int = 1
+    rows: int = 0
+    pairs: int = 0
 
 
 def partition(layout: PanelLayout, shape: Shape, threads: int) -> Partition:
@@ -71,10 +81,13 @@ def partition(layout: PanelLayout, shape: Shape, threads: int) -> Partition:
     heads = min(shape.group, most)
     rows = min(row_panels, most // heads)
     wanted = ITEMS_PER_THREAD * threads if threads > 1 else 1
-    units = shape.batch * shape.kv_heads
+    entries = shape.batch
 
     def items() -> int:
-        return units * -(-shape.group // heads) * -(-row_panels // rows)
+        chunks = entries * -(-row_panels // rows)
+        if shape.rows:  # each entry has a last chunk that is not full
+            chunks = min(chunks, entries + shape.rows // (rows * layout.width))
+        return shape.kv_heads * -(-shape.group // heads) * chunks
 
     while items() < wanted and rows * heads > MIN_ITEM_PANELS and rows > 1:
         rows = -(-rows // 2)
@@ -89,16 +102,39 @@ def partition(layout: PanelLayout, shape: Shape, threads: int) -> Partition:
         chunk_rows=rows * layout.width,
         head_chunks=head_chunks,
         chunk_heads=heads,
-        items=units * head_chunks * row_chunks,
+        items=entries * shape.kv_heads * head_chunks * row_chunks,
         panels=rows * heads,
     )
 
 
 def useful_threads(layout: PanelLayout, shape: Shape, threads: int) -> int:
     """Return how many of `threads` threads are worth waking for a call."""
-    pairs = shape.batch * shape.kv_heads * shape.group * shape.q_len * shape.kv_len
-    flops = 2 * pairs * (layout.head_dim + layout.v_head_dim)
+    pairs = shape.pairs or shape.batch * shape.q_len * shape.kv_len
+    flops = 2 * pairs * shape.kv_heads * shape.group * (layout.head_dim + layout.v_head_dim)
     return 1 if flops < SERIAL_FLOPS else threads
+
+
+def order(q_rows: Array, kv_len: Array, chunk_rows: int) -> Array:
+    """Return (batch entry, chunk of its rows) of the items of one kv head, most work first.
+
+    Parameters
+    ----------
+    q_rows, kv_len : (B,) int64
+        Rows and keys of each entry.
+    chunk_rows : int
+        Rows of an item.
+
+    Returns
+    -------
+    (items, 2) int64
+        Of equal work, later rows come first: they see most keys under a causal mask.
+    """
+    chunks = -(-q_rows // chunk_rows)
+    b = np.repeat(np.arange(len(q_rows)), chunks)
+    chunk = np.arange(len(b)) - np.repeat(np.cumsum(chunks) - chunks, chunks)
+    rows = np.minimum(q_rows[b] - chunk * chunk_rows, chunk_rows)
+    work = rows * kv_len[b]
+    return np.stack((b, chunk), axis=1)[np.lexsort((-chunk, -work))]
 
 
 def panel_bytes(layout: PanelLayout) -> int:

@@ -17,7 +17,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sdpakit.backends.numba_cpu.driver import (
+from sdpakit.backends.numba_cpu.instructions import (
     call,
     fetch_add,
     float_of,

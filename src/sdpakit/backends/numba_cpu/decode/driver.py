@@ -20,7 +20,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from sdpakit.backends.numba_cpu.driver import (
+from sdpakit.backends.numba_cpu.instructions import (
     call,
     fetch_add,
     float_of,
