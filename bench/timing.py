@@ -181,7 +181,10 @@ def paired_ratio(
 ) -> Spread | None:
     """Return how many times longer the first call takes, from pairs of the same round.
 
-    Pairs stand next to each other in time, so a processor that slows down slows both.
+    Pairs stand next to each other in time, so a processor that slows down slows both. Where few
+    rounds have a pair that nobody disturbed, but both calls have enough samples of that kind, each
+    of the first is held against the median of the second: on a core that is alone, times are alike
+    from round to round.
 
     Parameters
     ----------
@@ -196,8 +199,13 @@ def paired_ratio(
         None where no round has a usable sample of both.
     """
     ratios = _ratios(plan.usable(numerator), plan.usable(denominator), plan)
-    if plan.threads == 1 and len(ratios) < plan.enough:  # few rounds in which both were undisturbed
-        ratios = _ratios(numerator, denominator, plan)
+    if plan.threads == 1 and len(ratios) < plan.enough:
+        calm = plan.calm(denominator)
+        if min(len(calm), len(plan.calm(numerator))) >= plan.enough:
+            base = median(plan.seconds(s) for s in calm)
+            ratios = [plan.seconds(s) / base for s in plan.calm(numerator)]
+        else:
+            ratios = _ratios(numerator, denominator, plan)
     return spread(ratios) if ratios else None
 
 

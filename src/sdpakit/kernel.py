@@ -193,7 +193,7 @@ class Kernel(LoadedCode):
             and cu_q_lens is cu_kv_lens is block_table is None
             and (threads is None or (type(threads) is int and threads > 0))
         ):
-            known = repeats.run(q, k, v, out)
+            known = repeats.run(q, k, v, out, serial=threads == 1)
             if known is not None:
                 return known
         else:
@@ -220,7 +220,7 @@ class Kernel(LoadedCode):
         )
         self._run(bound.call)
         if repeats is not None and has_pairs(bound.call):
-            repeats.remember(q, k, v, bound)
+            repeats.remember(q, k, v, bound, serial=threads == 1)
         return self._results(bound)
 
     def explain(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sdpakit.binding import Bound, Signature
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+_Key: TypeAlias = "tuple[bool | tuple[int, ...], ...]"
 _MOST = 256  # shapes that are remembered
 
 
@@ -33,7 +34,7 @@ class _Known:
 
 
 class Repeats:
-    """The calls of one kernel that can be repeated, by the shapes and strides of q, k, v.
+    """The calls of one kernel that one thread can repeat, by the shapes and strides of q, k, v.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ class Repeats:
         self._launcher = launcher
         self._dtype = numpy_dtype(signature.spec.dtype)
         self._out_dtype = numpy_dtype(signature.program.out_dtype)
-        self._known: dict[tuple[tuple[int, ...], ...], _Known] = {}
+        self._known: dict[_Key, _Known] = {}
 
     @classmethod
     def of(cls, signature: Signature, launcher: Launcher) -> Repeats | None:
@@ -63,13 +64,15 @@ class Repeats:
             return None
         return cls(signature, launcher)
 
-    def run(self, q: Any, k: Any, v: Any, out: Any) -> Array | None:
+    def run(self, q: Any, k: Any, v: Any, out: Any, *, serial: bool) -> Array | None:
         """Do a call that is known; None, and nothing is done, if it is not.
 
         Parameters
         ----------
         q, k, v, out : object
             Arguments of a call, unchecked.
+        serial : bool
+            Whether the caller asks for one thread: then any call may be known, else small ones.
 
         Returns
         -------
@@ -78,7 +81,7 @@ class Repeats:
         """
         if not (type(q) is type(k) is type(v) is np.ndarray):
             return None
-        key = (q.shape, k.shape, v.shape, q.strides, k.strides, v.strides)
+        key = (serial, q.shape, k.shape, v.shape, q.strides, k.strides, v.strides)
         known = self._known.get(key)
         dtype = self._dtype
         if known is None or not (q.dtype is k.dtype is v.dtype is dtype):
@@ -100,7 +103,7 @@ class Repeats:
             and out.flags.writeable
         )
 
-    def remember(self, q: Any, k: Any, v: Any, bound: Bound) -> None:
+    def remember(self, q: Any, k: Any, v: Any, bound: Bound, *, serial: bool) -> None:
         """Make a call that was done ready to be repeated, if it can be.
 
         Parameters
@@ -109,6 +112,8 @@ class Repeats:
             The arguments that `bound` was made of.
         bound : Bound
             The call, which has pairs.
+        serial : bool
+            Whether the caller asked for one thread.
         """
         made = bound.made.get("out")
         if made is None or not (type(q) is type(k) is type(v) is np.ndarray):
@@ -118,5 +123,5 @@ class Repeats:
             return
         if len(self._known) >= _MOST:  # a full memory starts anew: simpler than ages, and rare
             self._known.clear()
-        key = (q.shape, k.shape, v.shape, q.strides, k.strides, v.strides)
+        key = (serial, q.shape, k.shape, v.shape, q.strides, k.strides, v.strides)
         self._known[key] = _Known(repeat, made.shape, made.strides)

@@ -178,8 +178,13 @@ def test_specs_with_more_operands_or_outputs_are_not_repeated(changes):
     assert kernel_of(**changes)._repeats is None
 
 
-def test_large_calls_are_not_repeated():
+def test_large_calls_are_repeated_for_one_thread_alone():
     kernel = sk.compile(sk.AttentionSpec(q_heads=2, head_dim=64), backend="numba_cpu")
-    x = np.zeros((1, 2, 256, 64), "f4")
-    kernel(x, x, x)
+    x = np.random.default_rng(0).standard_normal((1, 2, 256, 64)).astype("f4")
+    expected = kernel(x, x, x)
+    kernel(x, x, x, threads=2)
     assert not is_known(kernel)
+    for _ in range(2):
+        assert np.array_equal(kernel(x, x, x, threads=1), expected)
+    assert is_known(kernel)
+    assert np.array_equal(kernel(x, x, x, threads=2), expected)

@@ -91,6 +91,12 @@ def test_ratios_take_rounds_in_which_neither_was_disturbed():
     assert few == spread([2.0, 4.0, 1.0])
 
 
+def test_ratios_take_undisturbed_samples_of_other_rounds_where_pairs_are_few():
+    ours = [sample(n, 1.0 if n < 4 else 3.0, slowdown=1.0 if n < 4 else 1.7) for n in range(8)]
+    peer = [sample(n, 5.0 if n < 4 else 2.0, slowdown=1.7 if n < 4 else 1.0) for n in range(8)]
+    assert paired_ratio(peer, ours, Plan()) == spread([2.0] * 4)
+
+
 def test_rounds_go_on_while_neighbours_disturb(monkeypatch, alone):
     monkeypatch.setattr(alone, "slowdown", lambda self: 1.7)
     samples = measure({"call": lambda: None}, Plan(rounds=4, sample_seconds=1e-9))

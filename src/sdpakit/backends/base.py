@@ -202,8 +202,8 @@ class RepeatingLauncher(Launcher, Protocol):
     def repeat(self, call: Call) -> Repeat | None:
         """Return a call without tables, whose only output is "out", made ready to be repeated.
 
-        None where that gains nothing. It must not depend on `call.threads`, and must not keep the
-        arrays of `call`.
+        None where that gains nothing. It uses one thread, whatever is offered; and it must not keep
+        the arrays of `call`.
         """
         ...
 

@@ -202,8 +202,10 @@ class CpuLauncher:
         self._prepare(call).run()
 
     def repeat(self, call: Call) -> Repeat | None:
-        """Return `call` for other arrays, if one thread is enough for it whatever is offered."""
-        if call.tables or self._prepare(replace(call, threads=2)).threads > 1:
+        """Return `call` for other arrays, if one thread is asked for, or enough in any case."""
+        if call.tables:
+            return None
+        if call.threads > 1 and self._prepare(replace(call, threads=2)).threads > 1:
             return None
         return self._prepare(replace(call, threads=1)).repeat()
 
