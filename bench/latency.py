@@ -137,6 +137,23 @@ def compile_figures(processes: Processes) -> list[Figure]:
     ]
 
 
+def gradient_figures(processes: Processes) -> list[Figure]:
+    """Return the times of compiling gradients: nothing on disk, and all but the mask known."""
+    runs = []
+    for _ in range(3):
+        processes.forget_kernels()
+        runs.append(processes.probe("compile_gradients"))
+    detail = {"runs": runs}
+    figures = []
+    for name, title, goal in (
+        ("new", "compile gradients", 0.5),
+        ("another mask", "the same, another mask", 0.2),
+    ):
+        seconds = [run[name]["cpu"] for run in runs]
+        figures.append(Figure(title, "s", median(seconds), None, goal, seconds, detail))
+    return figures
+
+
 def call_figures(probe: Probe) -> list[Figure]:
     """Return the overhead of a call and the compilations of a sweep over lengths."""
     overhead = [probe("call_overhead") for _ in range(3)]
@@ -166,7 +183,7 @@ def measure() -> list[Figure]:
     """Return all figures."""
     with tempfile.TemporaryDirectory() as folder:
         processes = Processes(Path(folder))
-        compiled = compile_figures(processes)
+        compiled = [*compile_figures(processes), *gradient_figures(processes)]
         return [
             *import_figures(processes.probe),
             *compiled,

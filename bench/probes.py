@@ -62,6 +62,26 @@ def compile_specs() -> Facts:
     }
 
 
+def compile_gradients() -> Facts:
+    """Say how long the code of gradients takes, all of it new, and for one more mask.
+
+    The process has compiled gradients in float64 before, which have no machine code in common.
+    """
+    import sdpakit as sk
+
+    def seconds(**fields: Any) -> dict[str, float]:
+        spec = sk.AttentionSpec(q_heads=8, **fields)
+        watch = Stopwatch()
+        sk.compile_backward(spec, backend="numba_cpu")
+        return watch.read()
+
+    seconds(head_dim=16, dtype="float64")
+    return {
+        "new": seconds(head_dim=64, mask=sk.Causal("bottom_right")),
+        "another mask": seconds(head_dim=64, mask=sk.Window(64, 0, align="bottom_right")),
+    }
+
+
 def first_use() -> Facts:
     """Say how long a fresh process takes from `import sdpakit` to the first answer."""
     watch = Stopwatch()
@@ -125,6 +145,7 @@ PROBES: dict[str, Callable[[], Facts]] = {
     for probe in (
         import_time,
         compile_specs,
+        compile_gradients,
         first_use,
         call_overhead,
         sweep,

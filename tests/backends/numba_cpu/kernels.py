@@ -15,7 +15,7 @@ from sdpakit.backends.numba_cpu.codegen import KernelText, compile_ir
 from sdpakit.backends.numba_cpu.irtypes import I64
 from sdpakit.backends.numba_cpu.isa import select_isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
-from sdpakit.backends.numba_cpu.module import emit_module, packers_text
+from sdpakit.backends.numba_cpu.module import emit_module, packers_text, unpack_text
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
 NP = {
@@ -93,7 +93,8 @@ class Kernel:
             dense=tuple(table.dtype for table in staged),
         )
         whole = more.pop("step", True)
-        text = emit_module(layout, **more) if whole else KernelText(packers_text(layout))
+        packers = KernelText(packers_text(layout), (unpack_text(layout),))
+        text = emit_module(layout, **more) if whole else packers
         self.code = compile_ir(text, layout.isa)
         self.element = np.dtype(layout.element)
         self.ctx = np.zeros(64, np.int64)

@@ -42,6 +42,26 @@ def test_the_generated_code_names_program_phases_and_rules():
     assert "step" in lowered().stages["asm"]
 
 
+def modules(artifact) -> set[str]:
+    return set(artifact.stages["llvm"].split("; ModuleID")[1:])
+
+
+def test_what_knows_neither_mask_nor_logit_is_shared():
+    """So that it is compiled once, for both directions where they need the same."""
+    plain = modules(lowered())
+    assert len(plain) > 1
+    for fields in (
+        CAUSAL_BIAS,
+        {"mask": sk.Window(3, 0, align="top_left")},
+        {"outputs": ("entropy",)},
+    ):
+        assert len(modules(lowered(**fields)) - plain) == 1
+    backward = modules(BACKEND.lower_backward(program_of(), {}))
+    assert len(plain & backward) == 3  # both products, and what stores out or dQ
+    other = modules(BACKEND.lower_backward(program_of(**CAUSAL_BIAS), {}))
+    assert len(other - backward) == 1
+
+
 def test_plain_logits_keep_the_scale_out_of_the_code():
     assert lowered().meta["plan"].is_fast
     assert lowered(mask=sk.Causal("top_left")).meta["plan"].is_fast

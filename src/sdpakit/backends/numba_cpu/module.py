@@ -53,7 +53,7 @@ def emit_module(
         f"isa {layout.isa.name}, element {layout.element}, panel of {layout.width} queries, "
         f"tiles of {layout.block_kv} keys, register tile {layout.rows} x {layout.vectors} vectors",
     ]
-    shared = [products.qk_text(layout), packers_text(layout)]
+    shared = [products.qk_text(layout), packers_text(layout), unpack_text(layout)]
     if layout.v_head_dim:
         shared.append(products.pv_text(layout))
     return KernelText(commented(head, module), tuple(shared))
@@ -75,5 +75,18 @@ def _packers_text(layout: PanelLayout) -> str:
     packing.emit_pack_q(module, layout)
     packing.emit_pack_k(module, layout)
     packing.emit_pack_v(module, layout)
+    return str(module)
+
+
+def unpack_text(layout: PanelLayout) -> str:
+    """Return the module of `unpack_o`: for out here, for dQ in the backward pass."""
+    return _unpack_text(
+        PanelLayout(layout.isa, layout.element, layout.out_dtype, 1, layout.v_head_dim)
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _unpack_text(layout: PanelLayout) -> str:
+    module = new_module("sdpakit_unpack")
     packing.emit_unpack_o(module, layout)
     return str(module)

@@ -20,7 +20,7 @@ from sdpakit.backends.numba_cpu.functions import new_module
 from sdpakit.backends.numba_cpu.lower import NAME, Plan, Stages, lower, staged_tables
 from sdpakit.backends.numba_cpu.lower_expr import Walker
 from sdpakit.backends.numba_cpu.lower_ranges import emit_ranges
-from sdpakit.backends.numba_cpu.module import commented
+from sdpakit.backends.numba_cpu.module import commented, unpack_text
 from sdpakit.expr.derivative import derivative
 from sdpakit.expr.nodes import Const, Dot, Expr
 from sdpakit.ir.printer import to_text
@@ -126,6 +126,7 @@ def _module_text(plan: BackwardPlan, program_text: str) -> KernelText:
         products.pv_text(layout.values),
         outer_text(keys),
         packers_text(layout, Stored.of(program)),
+        unpack_text(layout.values),  # dQ, in the dtype of q
     )
     return KernelText(commented(head, module), tuple(dict.fromkeys(texts)))
 

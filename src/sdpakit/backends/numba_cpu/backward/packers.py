@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sdpakit.backends.numba_cpu.backward import packing
 from sdpakit.backends.numba_cpu.backward.layout import BackwardLayout
 from sdpakit.backends.numba_cpu.functions import new_module
-from sdpakit.backends.numba_cpu.packing import emit_unpack_o
 
 if TYPE_CHECKING:
     from sdpakit.ir.program import Program
@@ -63,7 +62,7 @@ def packer_symbols(layout: BackwardLayout, stored: Stored) -> dict[str, str]:
 
 
 def packers_text(layout: BackwardLayout, stored: Stored) -> str:
-    """Return the module of the packers, and of `unpack_o` for dQ."""
+    """Return the module of the packers."""
     return _packers_text(_without_tables(layout), stored)
 
 
@@ -74,5 +73,4 @@ def _packers_text(layout: BackwardLayout, stored: Stored) -> str:
     for name, (emit, *numbers) in _packers(layout, stored).items():
         if symbols[name] == name:
             emit(module, numbers[0], name, *numbers[1:])
-    emit_unpack_o(module, layout.values)  # in the dtype of q
     return str(module)
