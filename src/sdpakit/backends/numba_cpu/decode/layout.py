@@ -13,8 +13,8 @@ from sdpakit.backends.numba_cpu.forks import computed_once
 from sdpakit.backends.numba_cpu.isa import Element, Isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 
-# Keys between two looks at the running maximum. Memory likes long runs: with a quarter as many, keys
-# and values take turns so often that 6 % of its speed is lost.
+# Keys between two looks at the running maximum. Memory likes long runs: with a quarter as many,
+# keys and values take turns so often that 6 % of its speed is lost.
 TILE_KEYS = 256
 MANY = 4  # rows that share what is loaded of keys and values: more would be short of registers
 
