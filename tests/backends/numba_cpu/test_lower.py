@@ -43,7 +43,7 @@ def test_the_generated_code_names_program_phases_and_rules():
 
 
 def modules(artifact) -> set[str]:
-    return set(artifact.stages["llvm"].split("; ModuleID")[1:])
+    return {text.strip() for text in artifact.stages["llvm"].split("; ModuleID")[1:]}
 
 
 def test_what_knows_neither_mask_nor_logit_is_shared():
