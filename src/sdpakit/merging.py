@@ -14,7 +14,7 @@ from sdpakit.output import AttentionOutput
 
 Array = np.ndarray[Any, Any]
 
-LAYOUTS: tuple[str, ...] = ("bhsd", "bshd")
+LAYOUTS: tuple[str, ...] = ("bhsd", "bshd", "thd")
 
 
 def merge(*states: Any, layout: str = "bhsd") -> AttentionOutput:
@@ -33,8 +33,9 @@ def merge(*states: Any, layout: str = "bhsd") -> AttentionOutput:
         is (..., Dv) and `lse` (...), any leading shape; `lse` is the natural logarithm, in float64
         where `out` is, else in float32. A spec with sinks cannot be merged so: its `out` counts the
         sink once for each state.
-    layout : {"bhsd", "bshd"}
+    layout : {"bhsd", "bshd", "thd"}
         In "bshd", `out` is (B, L, H, Dv) and `lse` (B, H, L), as kernels of that layout give them.
+        In the others `lse` has the axes of `out` but for the last.
 
     Returns
     -------

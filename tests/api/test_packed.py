@@ -154,6 +154,24 @@ def test_attention_says_how_many_axes_a_layout_has():
         sk.attention(q, k, v, cu_q_lens=Q_ENDS, backend="interp")
 
 
+def test_results_over_the_keys_of_two_calls_merge():
+    q, k, v = tokens()
+    kernel = compiled(layout="thd", outputs=("out", "lse"))
+    parts = []
+    for keep in (np.less, np.greater_equal):  # the first half of the keys of each entry, the rest
+        chosen = np.concatenate(
+            [
+                start + np.flatnonzero(keep(np.arange(end - start), (end - start) // 2))
+                for start, end in itertools.pairwise(KV_ENDS)
+            ]
+        )
+        ends = np.searchsorted(chosen, KV_ENDS)
+        parts.append(kernel(q, k[chosen], v[chosen], cu_q_lens=Q_ENDS, cu_kv_lens=ends))
+    found, whole = sk.merge(*parts, layout="thd"), kernel(q, k, v, **OFFSETS)
+    np.testing.assert_allclose(found.out, whole.out, atol=1e-6)
+    np.testing.assert_allclose(found.lse, whole.lse, atol=1e-6)
+
+
 # ------------------------------------------------------------------ what is refused
 
 THD, PAGED = {"layout": "thd"}, {"paged": True, "kv_lens": True}

@@ -188,3 +188,15 @@ def test_torch_is_not_imported_by_a_call_on_numpy_arrays():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     )
     assert run.stdout.strip() == "False"
+
+
+def test_tensors_of_a_ragged_and_of_a_paged_batch():
+    q, k, v = (x[0].transpose(0, 1) for x in tensors())  # (tokens, heads, width)
+    ends = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor([0, 4, 7], dtype=torch.int32)
+    out = compiled(layout="thd")(q, k, v, cu_q_lens=ends[0], cu_kv_lens=ends[1])
+    assert isinstance(out, torch.Tensor)
+    assert out.shape == (5, 4, 6)
+    table = torch.tensor([[0, 1, 2, 3], [4, 5, 6, -1]], dtype=torch.int32)
+    pages = {"block_table": table, "kv_lens": ends[1].diff()}
+    kernel = compiled(layout="thd", paged=True, kv_lens=True)
+    assert torch.equal(kernel(q, k[:, None], v[:, None], cu_q_lens=ends[0], **pages), out)

@@ -68,6 +68,7 @@ class Layout(StrEnum):
 
     bhsd = "bhsd"
     bshd = "bshd"
+    thd = "thd"
 
 
 TARGET_HELP = """A name (see --list), package.module:object or path/to/file.py:object; the object
