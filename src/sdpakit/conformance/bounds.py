@@ -16,8 +16,17 @@ Weights. exp turns e_j into a relative error expm1(e_j); its argument x - m is r
 and so is its result: r_j. Both together are rho_j = expm1(e_j) + r_j + weights. An error of m
 itself cancels between numerator and denominator, and lse moves by at most max e.
 
+Let q_j be the weights that a program has before it divides by their sum s, in a unit in which the
+right ones are p_j: |q_j - p_j| <= p_j rho_j. Then, whatever the size of the errors,
+
+      out' - out = sum (q - p) (v - out) / s,    s >= low := 1 - sum p (1 - exp(-e) + r) - g(n)
+
+so that bounds of first order hold for any e once they are divided by low, which is 1 but where e
+is large. (In sharp bounds low is 1, and nothing of second order is in them: they are for random
+inputs, whose e is small.)
+
     hard (any order of summation)
-      |out - ref| <= sum p |v| (rho + g(n)) + |ref| (sum p rho + g(n)) + u_out |ref| + tiny
+      |out - ref| <= (sum p |v| (rho + g(n)) + |ref| (sum p rho + g(n))) / low + u_out |ref| + tiny
       |lse - ref| <= max e + sum p r + g(n) + 2 u (|lse| + |m|) + 4 u |lse - m| + 2 u
     sharp (independent roundings add in quadrature; lam = 4)
       acc = u sqrt(n) max(|ref|, sqrt(sum (p v)^2)),  den = sqrt(sum (p rho)^2) + u sqrt(n)
@@ -26,23 +35,43 @@ itself cancels between numerator and denominator, and lse moves by at most max e
 
 Largest logit. max of perturbed logits lies between the perturbed largest and max (x + e).
 
-Entropy. With t = x - m, T = sum p t: H = log l - T, l = sum exp t. Let a logit be off by eps_j and
-its weight, beyond that, by the factor 1 + r_j. To first order d log l = sum p (eps + r) and
-dT = sum p (eps + r) (t - T) + sum p eps, so
+Entropy. With t = x - m, T = sum p t: H = log l - T, l = sum exp t. Let a logit be off by eps_j,
+|eps| <= e, and its weight, beyond that, by the factor 1 + r_j. The errors of the logits alone lead
+from p to p' = q / s, q = p exp(eps). As sum p (t - T) = 0, exactly
 
-      dH = - sum p eps (t - T) + sum p r (1 - t + T)
+      H(p') - H(p) = - sum (q - p) (t - T) / s - KL(p' || p)
+      KL(p' || p) <= KL(p' || p) + KL(p || p') = sum (p' - p) eps
 
-where |eps| <= e and |r| <= r_j. The two sums add g(n) (1 + sum p |t|), and logarithm, quotient and
-difference 4 u (|log l| + |T| + 1).
+With E = expm1(e) >= |q - p| / p, the two are at most sum p E |t - T| / low, which is of first
+order, and (sum p E e + sum p E sum p e) / low, of second. To first order in r, the factors move
+log l' by sum p' r and T' by sum p' r (t' - T'), where t' - T' differs from t - T by no more than
+e + (sum p E |t - T| + sum q e) / low =: e + d. Together
 
-Sum of p^2. With S = sum e^2 / l^2: dS = 2 sum p r (p - S), where r = rho; the sums add 3 g(n) S and
-the two divisions 4 u S.
+      |dH| <= (sum p E (|t - T| + e) + sum p E sum p e) / low
+              + sum p (1 + E) r (|1 - t + T| + e + d) / low
+
+The two sums add g(n) (1 + sum p |t|), and logarithm, quotient and difference
+4 u (|log l| + |T| + 1).
+
+Sum of p^2. With S = sum e^2 / l^2 and p' = q / s, where |q - p| <= p rho now, exactly
+
+      S' - S = 2 sum (q - p) (p - S) / s + sum (p' - p)^2,    |p' - p| <= p (rho + sum p rho) / low
+
+The sums add 3 g(n) S' and the two divisions 4 u S'.
 
 The sharp forms of the last three put every sum over keys in quadrature, times lam.
 
+Weights are kept relative to the maximum of their row, and those below the normal range may be
+flushed. A program may round that maximum up to a power of two, so that to rescale what it has
+summed is exact (`Profile.flushed` is then that power): what is lost is a weight of up to
+tiny = flushed times the smallest normal number. `out` loses tiny sum |v| to it, H tiny sum |t|. In
+the other outputs, all relative to sums of at least 1 / n, the loss is far below u.
+
 Where logits are so large that e is not small, all this says little, and what is known without it
-counts: `out` is a mean of the attended values (and of 0, with a sink), 0 <= H <= log n, and
-1 / n <= S <= 1, each but for the rounding of the sums.
+counts: `out` is a mean of the attended values (and of 0, with a sink), 0 <= H <= L = log |J|, and
+1 / |J| <= S <= 1, each but for the rounding of the sums. For H that has log l <= L, |T| <= L
+(H = log l + |T|, neither below 0) and sum p t^2 <= (1 + L)^2 in it, and |J| for n: the weights lose
+sum p r (1 + |t - T|) <= (exp + 4) u (1 + L)^2.
 """
 
 from __future__ import annotations
@@ -80,13 +109,17 @@ class Rows:
 
     kind: BoundKind
     u: float
+    exp: float  # error of exp
     tiny_weight: float
     e: Array  # error of a logit
     r: Array  # further relative error of its weight without the sink
     p: Array  # weight in out
     kept: Array  # its error, p rho
+    low: Array  # least sum of such weights
     own: Array  # weight without the sink
+    own_moved: Array  # what its logit is to blame for, p expm1(e)
     own_kept: Array  # its error
+    own_low: Array  # least sum of weights without the sink
     sink: Array  # weight of the sink times its relative error
     n: Array
     log_l: Array
@@ -156,33 +189,44 @@ def rows_of(found: Detail, kind: BoundKind, profile: Profile, accum: str) -> Row
     attended, sinks = found.attended, found.operands.sinks
     e = np.where(attended, _logit_error(found, kind, profile, accum), 0.0)
     x = np.where(attended, found.logits, -np.inf)
-    m = found.max_logit[..., None]
-    own = np.where(attended, np.exp(x - found.lse[..., None]), 0.0)
-    sink_error, top = np.zeros(found.lse.shape), m
+    lse, top, sink = found.lse, found.max_logit, np.zeros(found.lse.shape)
     if sinks is not None:
-        sink = sinks[:, None]
-        top = np.maximum(m, sink[..., None])
-        share = np.where(np.isneginf(sink), 0.0, 1.0 - found.weights.sum(axis=-1))
-        argument = np.where(share > 0, np.abs(sink - top[..., 0]), 0.0)
-        sink_error = share * (profile.exp * u + 2 * u * argument)
+        lse, top = np.logaddexp(lse, sinks[:, None]), np.maximum(top, sinks[:, None])
+        sink = _sink_error(found, top, profile, u)
     r, joint = (
-        np.where(attended, profile.exp * u + steps(kind) * u * np.abs(x - largest), 0.0)
-        for largest in (m, top)
+        np.where(attended, profile.exp * u + steps(kind) * u * np.abs(x - largest[..., None]), 0.0)
+        for largest in (found.max_logit, top)
     )
+    own = np.where(attended, np.exp(x - found.lse[..., None]), 0.0)
+    own_moved = _moved(own, x - found.lse[..., None], e, kind)
+    rounded = _rounded(found, joint, profile)
+    n = attended.sum(axis=-1) + (sinks is not None)
     return Rows(
         kind=kind,
         u=u,
-        tiny_weight=SMALLEST_NORMAL[accum],
+        exp=profile.exp,
+        tiny_weight=profile.flushed * SMALLEST_NORMAL[accum],
         e=e,
         r=r,
         p=found.weights,
-        kept=_moved(found.weights, e, kind) + _rounded(found, joint, profile),
+        kept=_moved(found.weights, x - lse[..., None], e, kind) + rounded,
+        low=_least(kind, u, n, (_sunk(found.weights, e) + rounded).sum(axis=-1) + sink),
         own=own,
-        own_kept=_moved(own, e, kind) + own * r,
-        sink=sink_error,
-        n=attended.sum(axis=-1) + (sinks is not None),
+        own_moved=own_moved,
+        own_kept=own_moved + own * r,
+        own_low=_least(kind, u, n, (_sunk(own, e) + own * r).sum(axis=-1)),
+        sink=sink,
+        n=n,
         log_l=found.lse - found.max_logit,
     )
+
+
+def _sink_error(found: Detail, top: Array, profile: Profile, u: float) -> Array:
+    """Return the weight of the sink times its relative error."""
+    sink = np.asarray(found.operands.sinks)[:, None]
+    share = np.where(np.isneginf(sink), 0.0, 1.0 - found.weights.sum(axis=-1))
+    argument = np.where(share > 0, np.abs(sink - top), 0.0)
+    return np.asarray(share * (profile.exp * u + 2 * u * argument))
 
 
 def _rounded(found: Detail, joint: Array, profile: Profile) -> Array:
@@ -194,12 +238,23 @@ def _rounded(found: Detail, joint: Array, profile: Profile) -> Array:
     return np.asarray(error + 0.5 * SMALLEST[found.operands.spec.dtype] * found.attended)
 
 
-def _moved(p: Array, e: Array, kind: BoundKind) -> Array:
-    """Return p expm1(e), or p e to first order, also where p underflows and exp(e) overflows."""
+def _moved(p: Array, log_p: Array, e: Array, kind: BoundKind) -> Array:
+    """Return p expm1(e), or p e to first order; a p that underflows may be large with exp(e)."""
     if kind == "sharp":
         return p * e
-    far = np.exp(np.log(p) + e) - p
-    return np.where(p == 0.0, 0.0, np.where(e < 1.0, p * np.expm1(e), far))
+    return np.where(e < 1.0, p * np.expm1(e), np.exp(log_p + e) - p)
+
+
+def _sunk(p: Array, e: Array) -> Array:
+    """Return what a weight may lose where its logit is too low by e."""
+    return np.asarray(-p * np.expm1(-e))
+
+
+def _least(kind: BoundKind, u: float, n: Array, lost: Array) -> Array:
+    """Return the least sum of the weights of a row, of which they may lose `lost`; 1 if sharp."""
+    if kind == "sharp":
+        return np.ones(lost.shape)
+    return np.maximum(1.0 - lost - n * u / (1.0 - n * u), 0.0)
 
 
 def steps(kind: BoundKind) -> float:
@@ -363,13 +418,13 @@ def _out(found: Detail, rows: Rows, out_dtype: str) -> Array:
     size = np.nan_to_num(np.abs(ops.v), posinf=0.0)[:, ops.kv_head]
     ref = np.abs(found.out)
     if rows.kind == "hard":
-        numerator = (rows.kept + rows.p * rows.g(rows.n)[..., None]) @ size
+        numerator = (rows.kept + (rows.p + rows.kept) * rows.g(rows.n)[..., None]) @ size
     else:
         squares = size * size
         spread = np.maximum(ref, np.sqrt((rows.p * rows.p) @ squares))
         sums = rows.u * np.sqrt(rows.n)[..., None] * spread
         numerator = LAM * (np.sqrt((rows.kept * rows.kept) @ squares) + sums)
-    of_sums = numerator + ref * denominator(rows)[..., None]
+    of_sums = (numerator + ref * denominator(rows)[..., None]) / rows.low[..., None]
     if np.fmax.reduce(rows.kept.sum(axis=-1), axis=None, initial=0.0) > LOOSE:  # but for NaN rows
         of_sums = np.fmin(of_sums, _hull(found, rows, size))
     # Weights below the normal range may be flushed, products and results may be subnormal.
@@ -419,19 +474,33 @@ def _max_logit(found: Detail, rows: Rows) -> Array:
 
 def _entropy(found: Detail, rows: Rows) -> Array:
     t = np.where(found.attended, found.logits - found.max_logit[..., None], 0.0)
-    mean = (rows.own * t).sum(axis=-1)
-    centred = t - mean[..., None]
-    of_logits = key_sum(rows, rows.own * rows.e * centred)
-    of_weights = key_sum(rows, rows.own * rows.r * (1.0 - centred))
-    of_sums = sum_error(rows) * (1.0 + np.abs(mean))
-    last = 4.0 * rows.u * (np.abs(rows.log_l) + np.abs(mean) + 1.0)
-    flushed = rows.tiny_weight * np.abs(t).sum(axis=-1)
-    most = np.maximum(found.entropy, np.log(rows.n) - found.entropy)
-    return np.asarray(np.fmin(of_logits + of_weights, most) + of_sums + last + flushed)
+    size = np.abs((rows.own * t).sum(axis=-1))
+    largest = np.log(found.attended.sum(axis=-1))
+    near = _entropy_moved(rows, t + size[..., None]) + sum_error(rows) * (1.0 + size)
+    near = near + 4.0 * rows.u * (np.abs(rows.log_l) + size + 1.0)
+    far = np.maximum(found.entropy, largest - found.entropy) + sum_error(rows) * (1.0 + largest)
+    far = far + rows.u * ((rows.exp + 4.0) * (1.0 + largest) ** 2 + 4.0 * (2.0 * largest + 1.0))
+    return np.asarray(np.fmin(near, far) + rows.tiny_weight * np.abs(t).sum(axis=-1))
+
+
+def _entropy_moved(rows: Rows, centred: Array) -> Array:
+    """Return what errors of logits and weights do to the entropy; `centred` is t - T."""
+    own, moved, e, low = rows.own, rows.own_moved, rows.e, rows.own_low
+    first = key_sum(rows, moved * centred)
+    if rows.kind == "sharp":
+        return first + key_sum(rows, own * rows.r * (1.0 - centred))
+    of_e = (own * e).sum(axis=-1)
+    second = (moved * e).sum(axis=-1) + moved.sum(axis=-1) * of_e
+    drift = e + ((first + of_e + (moved * e).sum(axis=-1)) / low)[..., None]
+    of_weights = key_sum(rows, (own + moved) * rows.r * (np.abs(1.0 - centred) + drift))
+    return np.asarray((first + second + of_weights) / low)
 
 
 def _sum_p2(found: Detail, rows: Rows) -> Array:
-    total = found.sum_p2
-    of_keys = 2.0 * key_sum(rows, rows.own_kept * (rows.own - total[..., None]))
-    most = np.maximum(total - 1.0 / rows.n, 1.0 - total)
-    return np.asarray(np.fmin(of_keys, most) + 3.0 * sum_error(rows) * total + 4.0 * rows.u * total)
+    total, count = found.sum_p2, found.attended.sum(axis=-1)
+    own, kept, low = rows.own, rows.own_kept, rows.own_low
+    off = 2.0 * key_sum(rows, kept * (own - total[..., None])) / low
+    if rows.kind == "hard":
+        off = off + ((kept + own * kept.sum(axis=-1)[..., None]) ** 2).sum(axis=-1) / (low * low)
+    off = np.fmin(off, np.maximum(total - 1.0 / count, 1.0 - total))
+    return np.asarray(off + (3.0 * sum_error(rows) + 4.0 * rows.u) * (total + off))

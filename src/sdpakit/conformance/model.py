@@ -307,6 +307,10 @@ class Profile:
     delta, dlogits : float
         Of gradients: unit roundoff of the dtype in which `out` enters delta = <dout, out>, and in
         which gradients of logits enter the products with q and k; 0 if they are not rounded.
+    flushed : float
+        Weights below so many times the smallest normal number of accum_dtype, relative to the
+        largest of their row, may come out as 0. 1 for a program that subtracts the maximum itself;
+        2**n for one that rounds it up to a multiple of n in log2 units.
     by_dtype : tuple of (str, Profile)
         Numerics for single dtypes of q, k, v, where they differ: many kernels round weights to
         float16 or bfloat16 for those operands alone.
@@ -317,6 +321,7 @@ class Profile:
     weights: float = 0.0
     delta: float = 0.0
     dlogits: float = 0.0
+    flushed: float = 1.0
     by_dtype: tuple[tuple[str, Profile], ...] = ()
 
     def of(self, dtype: str) -> Profile:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from sdpakit.conformance.cases.make import F16, F32, FOUR, make
+from sdpakit.conformance.cases.make import ALL, BF16, F16, F32, F64, FOUR, make
 from sdpakit.conformance.fuzz.recipe import Hostile, Operands
 from sdpakit.conformance.inputs import Draw
 from sdpakit.conformance.model import Case, Shape
-from sdpakit.expr.functions import exp, tanh, to_float
+from sdpakit.expr.functions import exp, tanh, to_float, where
 from sdpakit.masks import Window
 
 
 def cases() -> list[Case]:
     """Return the cases of this family; all are of level full, for core knows their mistakes."""
-    return [*_infinities(), *_unread()]
+    return [*_infinities(), *_unread(), *_apart_by_rounding(), *_flushed()]
 
 
 def _infinities() -> list[Case]:
@@ -88,3 +89,89 @@ def _unread() -> list[Case]:
         spec={"mask": Window(None, None, "offset")},
         level="full",
     )
+
+
+def _apart_by_rounding() -> list[Case]:
+    """Logits near 1e9, where float32 holds multiples of 64: what is lost decides the row."""
+    fields: dict[str, Any] = {
+        "shape": Shape(q_heads=1, q_len=2, kv_len=3, head_dim=2, v_head_dim=2),
+        "outputs": ALL,
+        "dtypes": (F32, F16, BF16),
+        "bound": "hard",
+        "level": "full",
+    }
+    return [
+        *make(
+            "fuzzed.entropy_of_a_lost_difference",
+            "STAT-1 NUM-6",
+            "an entropy that says whether a difference of logits was lost, as float32 must",
+            spec={"scale": 1.0, "bias": "float32"},
+            recipe=lambda draw: _near_a_billion(draw, 0.0, -12.0),
+            **fields,
+        ),
+        *make(
+            "fuzzed.entropy_of_a_made_up_difference",
+            "STAT-1 NUM-6",
+            "statistics that say whether equal logits are equal, as float32 cannot",
+            spec={"scale": 1.0, "bias": "float32", "logits": _forty_in_two_ways},
+            recipe=lambda draw: _near_a_billion(draw, 0.0, 24.0),
+            **fields,
+        ),
+    ]
+
+
+def _forty_in_two_ways(x: Any, i: Any) -> Any:
+    """Make logits of 1e9 + 0 and 1e9 + 24 equal: the first rounds up to 1e9 + 64, the other not."""
+    return x + where(i.k == 0, 40.0, 16.0)
+
+
+def _near_a_billion(draw: Draw, *products: float) -> dict[str, np.ndarray]:
+    """Give two keys of three a bias of 1e9."""
+    k, bias = np.zeros((1, 1, 3, 2)), np.zeros((1, 1, 1, 3))
+    k[0, 0, :2, 0], bias[..., :2] = products, 1e9
+    return {
+        "q": draw.array(np.ones((1, 1, 2, 2))),
+        "k": draw.array(k),
+        "bias": draw.array(bias, "float32"),
+    }
+
+
+def _flushed() -> list[Case]:
+    shape = Shape(q_heads=1, q_len=2, kv_len=5, head_dim=2, v_head_dim=2)
+    fields: dict[str, Any] = {"shape": shape, "dtypes": FOUR, "bound": "hard", "level": "full"}
+    return [
+        *make(
+            "fuzzed.weights_at_the_end_of_the_range",
+            "NUM-6 NUM-4",
+            "weights of up to four times the smallest normal number that come out as 0",
+            spec={"scale": 1.0},
+            recipe=lambda draw: _at_the_end(draw, infinite=True),
+            outputs=ALL,
+            **fields,
+        ),
+        *make(
+            "fuzzed.gradients_at_the_end_of_the_range",
+            "GRAD-1 GRAD-3",
+            "delta of weights that come out as 0, where it has nothing else in it",
+            spec={"scale": 1.0, "bias": "float32"},
+            recipe=lambda draw: _at_the_end(draw, bias=draw.array(np.zeros((2, 5)), "float32")),
+            outputs=("out",),
+            gradients=True,
+            **fields,
+        ),
+    ]
+
+
+def _at_the_end(draw: Draw, *, infinite: bool = False, **more: np.ndarray) -> dict[str, np.ndarray]:
+    """Give key 0 all the weight and no value, the others 1/2 to 4 times the least and large ones.
+
+    The largest logit is just above a multiple of two in log2 units, for programs that round it up.
+    """
+    k, v = np.zeros((1, 1, 5, 2)), np.full((1, 1, 5, 2), 1000.0)
+    lowest = -707.5 if draw.dtype == F64 else -86.5
+    k[0, 0, :, 0] = [0.0625, lowest + 0.5, lowest, lowest - 0.5, lowest - 1.0]
+    v[0, 0, 0] = 0.0
+    if infinite:
+        v[0, 0, 1, 1] = math.inf
+    q = draw.array(np.ones((1, 1, 2, 2)))
+    return {"q": q, "k": draw.array(k), "v": draw.array(v), **more}

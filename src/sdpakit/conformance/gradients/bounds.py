@@ -8,8 +8,9 @@ operand. For row i, over its attended keys J (n = |J|, one more with a sink),
       dS_j = p_j (dP_j - delta)                       the gradient of the final logit
 
 Weights. A weight that is recomputed from lse (NUM-3), or kept from the forward, is off by
-p_j rho_j for itself and by p_j R with its whole row, where R has the error of the denominator and
-of a stored lse:
+p_j rho_j (1 + R) for itself and by p_j R with its whole row, where R has the error of the
+denominator and of a stored lse (1 / s <= exp(sum p rho) by Jensen, s as in the forward bounds; rho
+stands for rho (1 + R) from here on in hard bounds; R is small in sharp ones):
 
       R = sum p rho + g(n) + 2 u (|lse| + |m| + 1) + 4 u |lse - m|               hard
       R = lam (sqrt(sum (p rho)^2) + u sqrt(n)) + 2 u (|lse| + |m| + 1)          sharp
@@ -25,8 +26,9 @@ W = sum p rho |dP| + R |delta| (in quadrature times lam if sharp), and the sums 
       sum_j p_j dP_j:   g(n) sum p |dP| + sum p eta
       <dout, out>:      g(n) sum_j p_j sum_c |dout_c v_jc| + g(Dv) sum_c |dout_c out_c|
 
-Delta is off by W and the larger of the two, plus `Profile.delta` times sum |dout_c out_c|: a
-program that takes `out` as it was stored in a half precision has to say so.
+Delta is off by W and the larger of the two, by tiny sum_j sum_c |dout_c v_jc|, the weights that are
+flushed, and by `Profile.delta` times sum |dout_c out_c|: a program that takes `out` as it was
+stored in a half precision has to say so.
 
 Gradient of a logit. dP - delta cancels in a saturated row; eta and Delta are absolute, so that
 
@@ -50,8 +52,9 @@ an element of a table. With N terms
       sharp   lam sqrt(sum (a O)^2) + sqrt(sum over rows of (|sum_j a C| Delta + |sum_j a D| R)^2)
               + lam u sqrt(N) max(|sum a D|, sqrt(sum (a D)^2))
 
-where sqrt(sum over rows) is a plain sum for dq. Each term may be flushed if it is below the normal
-range, and last comes u_out |ref| + tiny. A sink of weight s has -sum_i s_i delta_i, off by
+where sqrt(sum over rows) is a plain sum for dq. Each weight may be flushed that is below tiny, that
+of the forward bounds, each term that is below the normal range, and last comes u_out |ref| and the
+smallest subnormal number. A sink of weight s has -sum_i s_i delta_i, off by
 s (Delta + |delta| ((exp + 2) u + 2 u |sink - lse| + R)) for each row.
 
 Rows whose logits are so large that rho and R are not small. Their weights are known only to lie in
@@ -63,6 +66,7 @@ max(max_j |dP_j - delta|, |delta|, sum pi |dP|).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -111,12 +115,8 @@ class _Backward:
     delta: Array
     kept: Array  # p rho
     eta: Array
+    tiny: float  # what a weight below the normal range may be off by
     rows: RowErrors
-
-    @property
-    def tiny(self) -> float:
-        """What a weight below the normal range may be off by."""
-        return self.rows.tiny
 
 
 def gradient_bounds(
@@ -182,10 +182,14 @@ def _backward(found: Detail, dout: Any, kind: BoundKind, profile: Profile) -> _B
     eta = np.where(found.attended, eta + SMALLEST[accum] * width, 0.0)
     delta = (found.weights * dp).sum(axis=-1)
     ratio = _ratio(found, rows)
+    if kind == "hard":
+        both = np.where(rows.kept == 0.0, 0.0, rows.kept * (1.0 + ratio[..., None]))
+        rows = dataclasses.replace(rows, kept=both)
     of_delta = _delta_error(found, rows, upstream, dp, size, eta)
     stored = upstream * np.nan_to_num(found.out, posinf=0.0, neginf=0.0)
     of_delta = of_delta + ratio * np.abs(delta) + profile.delta * np.abs(stored).sum(axis=-1)
     kept, ratio, of_delta = _wide(found, rows, ratio, of_delta, dp, delta)
+    of_delta = of_delta + rows.tiny_weight * np.where(found.attended, size, 0.0).sum(axis=-1)
     # Rows that are NaN are so in every gradient that they reach, and reach no absent pair.
     lost = np.isnan(rows.p).any(axis=-1)
     shared = RowErrors(
@@ -207,6 +211,7 @@ def _backward(found: Detail, dout: Any, kind: BoundKind, profile: Profile) -> _B
         delta=delta,
         kept=kept,
         eta=eta,
+        tiny=rows.tiny_weight,
         rows=shared,
     )
 

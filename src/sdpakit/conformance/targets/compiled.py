@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from sdpakit.conformance.model import Profile
 from sdpakit.conformance.target import BadCalls, BaseTarget
 
 if TYPE_CHECKING:
     from sdpakit.backward import Gradients
     from sdpakit.spec import AttentionSpec
+
+# Its maxima are even numbers of log2 units, so that it rescales exactly (docs/adr/0008).
+_PROFILES = {"numba_cpu": Profile(flushed=4.0)}
 
 
 class Compiled(BaseTarget):
@@ -29,6 +33,7 @@ class Compiled(BaseTarget):
 
     def __init__(self, backend: str, options: Mapping[str, Any] | None = None) -> None:
         self.name = backend
+        self.profile = _PROFILES.get(backend, Profile())
         self._options = options
 
     def prepare(self, spec: AttentionSpec) -> Callable[..., Any]:
