@@ -177,3 +177,12 @@ def test_dout_of_another_shape_is_refused():
     zeros = (np.zeros((1, 1, 4, 2)),) * 3
     with pytest.raises(ArgumentError, match="dout"):
         reference.attention(spec, *zeros, dout=np.zeros((1, 1, 4, 3)))
+
+
+def test_infinities_of_two_rows_meet_in_a_bias_without_a_warning():
+    spec = AttentionSpec(q_heads=1, head_dim=1, dtype="float64", bias="float64")
+    q, k = np.ones((1, 1, 2, 1)), np.ones((1, 1, 2, 1))
+    v, dout = (np.array([[a], [b]])[None, None] for a, b in ((np.inf, 1.0), (1.0, -1.0)))
+    detail = reference.detail(spec, q, k, v, bias=np.zeros((1, 2)))
+    found = reference.gradients(detail, dout)
+    assert np.isnan(found["dbias"]).all()

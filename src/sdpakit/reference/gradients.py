@@ -59,9 +59,10 @@ def gradients(found: Detail, dout: Any) -> dict[str, Array]:
         dlogits, dv, dsinks = _softmax_gradients(found, upstream)
         dbiased, tables = _user_gradients(found, dlogits)
         dq, dk = _product_gradients(found, dbiased)
+        reduced = None if ops.bias is None else _reduce(dbiased, ops.bias_shape)
     results = {"dq": ops.to_layout(dq), "dk": ops.to_layout(dk), "dv": ops.to_layout(dv), **tables}
-    if ops.bias is not None:
-        results["dbias"] = _reduce(dbiased, ops.bias_shape)
+    if reduced is not None:
+        results["dbias"] = reduced
     if dsinks is not None:
         results["dsinks"] = dsinks
     return results
