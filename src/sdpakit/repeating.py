@@ -50,7 +50,7 @@ class Repeats:
         self._launcher = launcher
         self._dtype = numpy_dtype(signature.spec.dtype)
         self._out_dtype = numpy_dtype(signature.program.out_dtype)
-        self._known: dict[_Key, _Known] = {}
+        self._known: dict[_Key, _Known | None] = {}  # None: gains nothing
 
     @classmethod
     def of(cls, signature: Signature, launcher: Launcher) -> Repeats | None:
@@ -118,10 +118,10 @@ class Repeats:
         made = bound.made.get("out")
         if made is None or not (type(q) is type(k) is type(v) is np.ndarray):
             return
-        repeat = self._launcher.repeat(bound.call)
-        if repeat is None:
+        key = (serial, q.shape, k.shape, v.shape, q.strides, k.strides, v.strides)
+        if key in self._known:
             return
         if len(self._known) >= _MOST:  # a full memory starts anew: simpler than ages, and rare
             self._known.clear()
-        key = (serial, q.shape, k.shape, v.shape, q.strides, k.strides, v.strides)
-        self._known[key] = _Known(repeat, made.shape, made.strides)
+        repeat = self._launcher.repeat(bound.call)
+        self._known[key] = None if repeat is None else _Known(repeat, made.shape, made.strides)
