@@ -7,8 +7,8 @@ has added its part. Items are taken in that order, so the least one that is not 
 and no sum depends on how many threads there are (DET-1).
 
 Like the driver of the forward pass it knows no dtype, width or mask; see there why whatever the
-compiled code depends on has to stay in this file. What is imported from there are instructions
-whose meaning will not change.
+compiled code depends on has to stay in this file, the fields that all drivers have included. What
+is imported are instructions whose meaning will not change (`instructions.py`).
 """
 
 from __future__ import annotations

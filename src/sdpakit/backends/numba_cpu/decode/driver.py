@@ -5,8 +5,8 @@ and values are read once. Each item leaves a state of its own. Who finishes the 
 head merges the states in the order of the keys, whoever made them (DET-1), and writes the rows.
 
 Like the driver of the prefill kernel it knows no dtype, width or mask; see there why whatever the
-compiled code depends on has to stay in this file. What is imported from there are instructions
-whose meaning will not change.
+compiled code depends on has to stay in this file, the fields that all drivers have included. What
+is imported are instructions whose meaning will not change (`instructions.py`).
 """
 
 from __future__ import annotations
