@@ -1,5 +1,6 @@
 """What docs/conformance.md shows runs: its files and its commands."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "conformance.md"
+CACHES = {name: os.environ[name] for name in sorted(os.environ) if name.endswith("_CACHE_DIR")}
 CASES = ("empty.last_row.float32", "scale.zero.float32")
 
 
@@ -38,7 +40,7 @@ def run(folder, line):
     return subprocess.run(
         [sys.executable, "-m", "sdpakit", name, *rest],
         cwd=folder,
-        env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin", **CACHES},
         capture_output=True,
         text=True,
         timeout=250,

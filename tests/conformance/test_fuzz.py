@@ -211,7 +211,7 @@ def plain_only(q, k, v):
 
 
 def test_what_a_target_refuses_is_drawn_less():
-    found = search([FunctionTarget(plain_only)], seconds=15, hostile=False)
+    found = search([FunctionTarget(plain_only)], seconds=8, hostile=False)
     assert not found.findings
     assert found.tried >= 100, "this machine is too slow to learn anything"
     assert found.judged >= 0.3 * found.tried
@@ -370,7 +370,7 @@ def test_a_death_is_seen_although_a_child_holds_the_pipe(tmp_path):
 def test_a_fork_that_comes_back_says_nothing(tmp_path):
     file = tmp_path / "bad.py"
     file.write_text(SLEEPY)
-    found = fuzz([f"{file}:ComesBackTwice"], seconds=4, time_limit=60.0)
+    found = fuzz([f"{file}:ComesBackTwice"], seconds=2, time_limit=60.0)
     assert found.findings == []
     assert found.judged > 0
 
@@ -378,7 +378,7 @@ def test_a_fork_that_comes_back_says_nothing(tmp_path):
 def test_a_death_hides_nothing_that_another_process_finds(tmp_path):
     file = tmp_path / "bad.py"
     file.write_text(SLEEPY)
-    found = fuzz([f"{file}:DiesOrErrs"], seconds=15, time_limit=60.0, hostile=False)
+    found = fuzz([f"{file}:DiesOrErrs"], seconds=60, time_limit=60.0, hostile=False, most=2)
     kinds = [finding.known.kind for finding in found.findings]
     assert "crash: the process ended with status # (the case is not shrunk)" in kinds
     assert "error: the call raised RuntimeError: no sinks (bad.py:#)" in kinds

@@ -16,6 +16,8 @@ from sdpakit.conformance import runner as run_module
 PLUGIN = (
     () if entry_points(group="pytest11", name="sdpakit") else ("sdpakit.conformance.pytest_plugin",)
 )
+# The plugin of hypothesis takes two seconds to load, and nothing here uses it.
+BARE = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-rA")
 KIT = ("--pyargs", "sdpakit.conformance")
 FAMILY = "softcap"
 FEW = ("-k", "masks.causal_top_left_rectangle or masks.causal_bottom_right_rectangle")
@@ -25,7 +27,7 @@ def run_pytest(folder, *arguments, plugins=PLUGIN):
     options = [option for name in plugins for option in ("-p", name)]
     path = os.pathsep.join(entry for entry in sys.path if entry)
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", *options, *arguments],
+        [sys.executable, "-m", "pytest", *BARE, *options, *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "NO_COLOR": "1"},
         capture_output=True,

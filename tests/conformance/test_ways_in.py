@@ -42,6 +42,10 @@ def test_wrong(check):
 """
 
 
+# The plugin of hypothesis takes two seconds to load, and nothing here uses it.
+PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+
+
 def run(*command, cwd, status=0):
     kept = {name: x for name, x in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     wide = {"COLUMNS": "200", "NO_COLOR": "1"}
@@ -126,16 +130,16 @@ def test_the_command_finds_the_wrong_function_and_lists_the_entry_point(house, c
 
 
 def test_pytest_finds_the_plugin_by_itself(house, python):
-    arguments = ("--pyargs", "sdpakit.conformance", "-k", "scale", "-p", "no:cacheprovider")
-    output = run(python, "-m", "pytest", *arguments, "--sdpakit-target", "toy", cwd=house)
+    arguments = ("--pyargs", "sdpakit.conformance", "-k", "scale")
+    output = run(python, *PYTEST, *arguments, "--sdpakit-target", "toy", cwd=house)
     assert "toy: " in output
     assert "passed" in output
-    found = run(python, "-m", "pytest", *arguments, cwd=house, status=4)
+    found = run(python, *PYTEST, *arguments, cwd=house, status=4)
     assert "passed" not in found
 
 
 def test_a_user_parametrizes_tests_of_their_own(house, python):
-    arguments = ("test_own.py", "-k", "scale.two", "-p", "no:cacheprovider", "-rA")
-    output = run(python, "-m", "pytest", *arguments, cwd=house)
+    arguments = ("test_own.py", "-k", "scale.two", "-rA")
+    output = run(python, *PYTEST, *arguments, cwd=house)
     assert "PASSED test_own.py::test_package[scale.two.float32]" in output
     assert "XFAIL test_own.py::test_wrong[scale.two.float32]" in output

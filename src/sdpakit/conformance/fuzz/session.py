@@ -45,6 +45,7 @@ def fuzz(
     first_seed: int = 0,
     hostile: bool = True,
     time_limit: float = 60.0,
+    most: int = MOST,
     on_case: Callable[[Search], object] | None = None,
 ) -> Search:
     """Search for wrong answers of targets named by text; see `search`.
@@ -61,6 +62,8 @@ def fuzz(
         Whether operands may hold NaN, infinities and huge numbers.
     time_limit : float
         Seconds for one case, beyond which the targets hang.
+    most : int
+        Findings after which it ends.
     on_case : callable, optional
         Called with the state before each case.
 
@@ -77,10 +80,10 @@ def fuzz(
     """
     state, left = Search(), seconds
     orders: dict[str, Any] = {"names": list(names), "seed": first_seed, "hostile": hostile}
-    while left > 0.0 and len(state.findings) < MOST:
+    while left > 0.0 and len(state.findings) < most:
         known = [(one.known.kind, sorted(one.features)) for one in state.findings]
         attempt = _Attempt(state, time_limit, on_case)
-        attempt.run({**orders, "seconds": left, "known": known, "most": MOST - len(known)})
+        attempt.run({**orders, "seconds": left, "known": known, "most": most - len(known)})
         left -= attempt.seconds
         if not attempt.died or not _go_on_after(attempt.died, state):
             break
