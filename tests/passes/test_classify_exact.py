@@ -11,6 +11,8 @@ from sdpakit.masks import Causal, Document, Mask, Prefix, Scope, Window
 from sdpakit.passes.classify import KeyRanges, key_ranges
 from sdpakit.passes.vectors import VectorOps
 
+pytestmark = pytest.mark.slow  # brute force over integers, the same on every Python
+
 ALIGNMENTS = ("top_left", "bottom_right", "offset")
 LENGTHS = [(1, 1), (1, 17), (17, 1), (9, 9), (7, 20), (20, 7), (16, 12)]
 Q, K = Index("q"), Index("k")

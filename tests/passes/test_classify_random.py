@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.passes.tiles import World, masks, truth, worlds
@@ -10,6 +11,8 @@ from tests.passes.tiles import World, masks, truth, worlds
 from sdpakit.expr.nodes import Expr
 from sdpakit.passes.classify import key_ranges, tile_class
 from sdpakit.passes.vectors import VectorOps
+
+pytestmark = pytest.mark.slow  # brute force over integers, the same on every Python
 
 EXAMPLES = 500
 TILES = 40  # of each example: 20,000 pairs of a mask and a tile

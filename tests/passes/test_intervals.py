@@ -12,6 +12,8 @@ from sdpakit.passes.integers import PythonOps
 from sdpakit.passes.intervals import Intervals
 from sdpakit.passes.linear import linear
 
+pytestmark = pytest.mark.slow  # brute force over integers, the same on every Python
+
 Q, K = Index("q"), Index("k")
 SMALL = range(-4, 5)
 RANGES = [(lo, hi) for lo in SMALL for hi in SMALL if lo <= hi]
