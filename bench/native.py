@@ -241,3 +241,36 @@ exit:
 }}
 """
     return _compile(text, "chain_loop", ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64))
+
+
+def repeat_loop(arguments: int) -> NativeFunction:
+    """Compile a loop that calls a function again and again, without the way there from Python.
+
+    Parameters
+    ----------
+    arguments : int
+        Int64 arguments of the function, which returns nothing.
+
+    Returns
+    -------
+    NativeFunction
+        `f(n, address, *arguments)` calls it n times.
+    """
+    names = ", ".join(f"i64 %a{i}" for i in range(arguments))
+    text = f"""
+define void @repeat_loop(i64 %n, i64 %address, {names}) nounwind {{
+entry:
+  %f = inttoptr i64 %address to ptr
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i_next, %loop ]
+  call void %f({names})
+  %i_next = add i64 %i, 1
+  %more = icmp ult i64 %i_next, %n
+  br i1 %more, label %loop, label %exit
+exit:
+  ret void
+}}
+"""
+    signature = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * (2 + arguments))
+    return _compile(text, "repeat_loop", signature)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import sdpakit as sk
 from sdpakit.backends.numba_cpu import codegen, pool, schedule
 from sdpakit.backends.numba_cpu.isa import available_isas
+from sdpakit.backends.numba_cpu.machine import FALLBACK
 from sdpakit.conformance import bounds
 from sdpakit.reference import detail
 
@@ -101,7 +103,8 @@ def test_bits_do_not_depend_on_the_groups_of_tiles(dealt_anew, mask):
     given = {"q_offset": 10_000} if mask == "nothing" else {}
     whole, scratch = kernel(*qkv, threads=1, **given), []
     for group_bytes in (1, 40_000, 10**6):
-        dealt_anew(kernel, "TILE_GROUP_BYTES", group_bytes)
+        machine = replace(FALLBACK, l2=8 * group_bytes)
+        dealt_anew(kernel, "caches", lambda machine=machine: machine)
         assert same_bits(kernel(*qkv, threads=1, **given), whole)
         facts = kernel.explain(q_len=150, kv_len=407, threads=1)
         scratch.append(facts["scratch_bytes_per_thread"])

@@ -12,6 +12,8 @@ import numpy as np
 
 from sdpakit.backends.numba_cpu import context, driver, schedule
 from sdpakit.backends.numba_cpu.context import ContextLayout, Ints, address, float_bits
+from sdpakit.backends.numba_cpu.costs.expectation import expect_prefill
+from sdpakit.backends.numba_cpu.costs.explained import machine_facts, tile_facts
 from sdpakit.backends.numba_cpu.decode.choice import can_decode, decodes
 from sdpakit.backends.numba_cpu.decode.launcher import DecodeCode
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK, computed_once
@@ -80,6 +82,7 @@ class Code:
     def __init__(self, artifact: Artifact) -> None:
         self.deal = functools.lru_cache(maxsize=KEPT_DEALS)(self._deal)
         self.plan: Plan = artifact.meta["plan"]
+        self.stages = artifact.stages
         self.module = cast(Stages, artifact.stages).compiled()
         self.context = ContextLayout.of(self.plan.program)
         self.template = self._template()
@@ -248,21 +251,26 @@ class CpuLauncher:
             "block_kv": layout.block_kv,
             "arithmetic": "scaled dot" if code.plan.is_fast else "logit expression",
             "from_disk_cache": code.module.from_cache,
+            "machine": machine_facts(layout),
         }
+        why = {"why_these_tiles": tile_facts(layout)}
         if call is None:
-            return facts
-        facts["int_bits"] = call.int_bits
+            return facts | why
+        facts["int_bits"], text = call.int_bits, str(code.stages["llvm"])
         if code.decode is not None and decodes(call):
-            return {**facts, **code.decode.explain(call)}
+            return {**facts, **code.decode.explain(call, text)}
         call = _one_row_each(call)
         shape = code.shape(call)
         deal = code.deal(shape, call.threads)
+        expected = expect_prefill(code.plan, text, call, shape, deal.parts)
+        facts |= why
         return facts | {
             "path": "prefill",
             "threads": deal.threads,
             "items": _items(call, shape, deal)[0],
             "item": f"{deal.parts.chunk_rows} rows x {deal.parts.chunk_heads} heads",
             "scratch_bytes_per_thread": deal.scratch_bytes,
+            "expected": expected.facts(),
         }
 
     def _code(self, int_bits: int) -> Code:

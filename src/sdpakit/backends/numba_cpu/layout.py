@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sdpakit.backends.numba_cpu.costs import choice
+from sdpakit.backends.numba_cpu.costs.choice import Widths
 from sdpakit.backends.numba_cpu.forks import computed_once
 from sdpakit.backends.numba_cpu.isa import Element, Isa
 from sdpakit.dtypes import ACCUM_DTYPE, DTYPES
-
-MAX_BLOCK_KV = 192
-P_TILE_BYTES = 24 * 1024  # the weights of a tile stay in a first-level cache of 32 KiB
-KV_TILE_BYTES = 512 * 1024  # a K and a V tile stay in the second-level cache
 
 
 def _round_up(number: int, multiple: int) -> int:
@@ -41,7 +39,8 @@ class PanelLayout:
     dense : tuple of str
         Storage dtypes of the tables [..., q, k] that are staged (transposed) for each tile.
     block_kv_wish : int or None
-        Keys a tile; None chooses. Rounded down to a multiple of R.
+        Keys a tile; None lets the cost model choose for this machine. Rounded down to a multiple of
+        R.
     """
 
     isa: Isa
@@ -97,10 +96,13 @@ class PanelLayout:
     @computed_once
     def block_kv(self) -> int:
         """Keys Bc of a tile."""
-        limit = min(MAX_BLOCK_KV, P_TILE_BYTES // self.row_bytes)
-        key_bytes = (self.head_dim + self.v_head_dim) * self.esz
-        wish = self.block_kv_wish or min(limit, KV_TILE_BYTES // key_bytes)
+        wish = self.block_kv_wish or choice.block_kv(self.widths)
         return max(wish // self.rows, 1) * self.rows
+
+    @computed_once
+    def widths(self) -> Widths:
+        """What the keys of a tile are chosen for."""
+        return Widths(self.isa, self.esz, self.head_dim, self.v_head_dim)
 
     @computed_once
     def k_row_bytes(self) -> int:

@@ -85,7 +85,7 @@ class Plan:
             raise LoweringError("numba_cpu was given a program without a schedule")
         loads = (*staged_loads(program.logit), *staged_loads(program.mask))
         staged = tuple(dict.fromkeys(loads))[:MAX_STAGED]
-        layout = PanelLayout(
+        wished = PanelLayout(
             isa=select_isa(options.get("isa")),
             dtype=program.dtype,
             out_dtype=program.out_dtype,
@@ -96,6 +96,8 @@ class Plan:
             dense=tuple(load.dtype for load in staged),
             block_kv_wish=options.get("block_kv"),
         )
+        # Named, so that whatever is kept by the layout of a kernel knows the choice of the machine.
+        layout = replace(wished, block_kv_wish=wished.block_kv)
         return cls(
             program=program,
             layout=layout,

@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 
 from sdpakit.backends.numba_cpu import abi
+from sdpakit.backends.numba_cpu.costs import choice
 from sdpakit.backends.numba_cpu.layout import PanelLayout
+from sdpakit.backends.numba_cpu.machine import caches
 
 Array = np.ndarray[Any, np.dtype[np.int64]]
 
 # Panels of one item share each packed tile of K and V: with two thousand rows packing takes 1 % of
 # the time. Their state streams by once a group of tiles, so it may be larger than a near cache.
 STATE_BYTES = 2 * 1024 * 1024
-# A group of packed tiles, and rows fetched for the next one, stay in the second-level cache while
-# the panels stream by. A step fetches the state of the next panel, so one tile at a time will do.
-TILE_GROUP_BYTES = 128 * 1024
 ITEMS_PER_THREAD = 4  # the last items are unequal: with so many, a thread waits for a small part
 MIN_ITEM_PANELS = 4  # fewer would pack K and V more often than it helps the balance
 SERIAL_FLOPS = 10_000_000  # about 0.2 ms of one core: waking a thread costs a tenth of it
@@ -160,7 +159,7 @@ class ScratchPlan:
     def of(cls, layout: PanelLayout, panels: int) -> ScratchPlan:
         """Return the plan for items of at most `panels` panels."""
         pair = layout.k_tile_bytes + layout.v_tile_bytes
-        tile_group = max(1, TILE_GROUP_BYTES // pair)
+        tile_group = choice.tile_group(pair, caches())
         sizes = (
             tile_group * pair,
             tile_group * 8,

@@ -12,6 +12,7 @@ import numpy as np
 
 from sdpakit.backends.numba_cpu import abi, context
 from sdpakit.backends.numba_cpu.context import ContextLayout, Ints, address, float_bits
+from sdpakit.backends.numba_cpu.costs.expectation import expect_decode
 from sdpakit.backends.numba_cpu.decode import driver
 from sdpakit.backends.numba_cpu.decode.layout import MANY, TILE_KEYS, DecodeLayout
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK
@@ -242,8 +243,8 @@ class DecodeCode:
             driver.STATES,
         )
 
-    def explain(self, call: Call) -> Mapping[str, Any]:
-        """Return facts about the way of a call."""
+    def explain(self, call: Call, text: str) -> Mapping[str, Any]:
+        """Return facts about the way of a call; `text` is the LLVM IR of the kernel."""
         shape = Shape.of(call)
         deal = self.deal(shape, call.threads)
         most = min(MANY, shape.rows)
@@ -257,6 +258,7 @@ class DecodeCode:
             "items": deal.items,
             "item": f"{deal.chunk_keys} keys x {shape.rows} rows",
             "scratch_bytes_per_thread": deal.scratch_bytes,
+            "expected": expect_decode(self.plan, text, call, deal.items, shape.rows).facts(),
         }
 
 

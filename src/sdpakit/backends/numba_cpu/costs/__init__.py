@@ -1,0 +1,1 @@
+"""What code should cost on a machine, without running it (ADR 16)."""

@@ -1,0 +1,186 @@
+"""The cost model asked about one call: what it computes, and the share of the peak that follows."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sdpakit.backends.numba_cpu.costs.counts import Work, loop_work
+from sdpakit.backends.numba_cpu.costs.decode import DecodeCosts, DecodeWork
+from sdpakit.backends.numba_cpu.costs.prefill import Parts, StepCosts, Tiles, call_parts
+from sdpakit.backends.numba_cpu.decode.layout import TILE_KEYS, DecodeLayout
+from sdpakit.backends.numba_cpu.lower_expr import staged_loads
+from sdpakit.backends.numba_cpu.machine import caches, core
+from sdpakit.passes.tilemap import Sizes, TileMap, tile_map
+
+if TYPE_CHECKING:
+    from sdpakit.backends.base import Call
+    from sdpakit.backends.numba_cpu.lower import Plan
+    from sdpakit.backends.numba_cpu.schedule import Partition, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a call should cost.
+
+    Attributes
+    ----------
+    resource : str
+        What bounds it at best: "multiply-add" or "read".
+    parts : dict of str to float
+        Cycles, over all threads.
+    work : float
+        Bytes of keys and values; or useful flops: of the pairs that the mask admits, half of those
+        of a register tile in which it decides pair by pair.
+    peak : float
+        Flops or bytes a cycle of one core.
+    beside : dict of str to float
+        Cycles of what goes on at the same time as the longest part.
+    """
+
+    resource: str
+    parts: Parts
+    work: float
+    peak: float
+    beside: Parts
+
+    @property
+    def cycles(self) -> float:
+        """All cycles."""
+        return sum(self.parts.values())
+
+    @property
+    def share(self) -> float:
+        """Share of the peak."""
+        return self.work / (self.cycles * self.peak)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what `explain` shows."""
+        return {
+            "share": f"{100 * self.share:.1f} % of the {self.resource} peak",
+            "cycles": round(self.cycles),
+            "parts": {name: round(cycles) for name, cycles in self.parts.items() if cycles},
+            **{name: round(cycles) for name, cycles in self.beside.items()},
+            "peak_a_cycle": self.peak,
+        }
+
+
+def step_costs(plan: Plan, text: str) -> StepCosts:
+    """Return the costs of the steps of a kernel."""
+    layout = plan.layout
+    read_by_logit = staged_loads(plan.program.logit)
+    return StepCosts(
+        layout,
+        core(layout.isa),
+        caches(),
+        _works(text, layout.isa.vector_bytes),
+        plan.is_fast,
+        mask_only=not any(load in read_by_logit for load in plan.staged),
+    )
+
+
+def expect_prefill(
+    plan: Plan, text: str, call: Call, shape: Shape, parts: Partition
+) -> Expectation:
+    """Return what a call of the prefill kernel should cost.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of the kernel.
+    text : str
+        Its LLVM IR.
+    call : Call
+        The call.
+    shape, parts
+        How it is dealt out.
+    """
+    layout = plan.layout
+    fine = _map(plan, call, layout.width, layout.rows)
+    tiles = _tiles(plan, call, shape, parts, fine)
+    pairs = (fine.full + fine.partial / 2) * layout.rows * layout.width
+    dense = float((call.q_len * call.kv_len).sum()) * call.q.shape[1]
+    flops = 2 * (layout.head_dim + layout.v_head_dim) * min(pairs, dense)
+    parts_of_call = call_parts(step_costs(plan, text), tiles)
+    return Expectation("multiply-add", parts_of_call, flops, peak(plan), {})
+
+
+def peak(plan: Plan) -> float:
+    """Return the flops a cycle that multiply-adds alone would do."""
+    layout = plan.layout
+    per_lane = 2 if layout.isa.fma else 1
+    return per_lane * layout.lanes * core(layout.isa).arithmetic
+
+
+def expect_decode(plan: Plan, text: str, call: Call, chunks: int, rows: int) -> Expectation:
+    """Return what a call of the decode kernel should cost.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of the kernel.
+    text : str
+        Its LLVM IR.
+    call : Call
+        The call.
+    chunks, rows : int
+        Chunks of all kv heads; rows that read one of them.
+    """
+    layout = DecodeLayout(plan.layout)
+    costs = DecodeCosts(layout, core(layout.isa), caches(), _works(text, layout.isa.vector_bytes))
+    found = _map(plan, call, call.q_rows, TILE_KEYS)
+    group = call.q.shape[1] / call.k.shape[1]
+    keys = min(TILE_KEYS, call.kv_rows)
+    tiles = (found.full + found.partial) / group
+    moved = tiles * keys * (layout.k_row_bytes + layout.v_row_bytes)
+    work = DecodeWork(rows, tiles, found.partial / group, chunks, moved)
+    rate = costs.bytes_per_cycle(moved)
+    beside = {"arithmetic_beside_reading": costs.computing(work)}
+    return Expectation("read", costs.parts(work, rate), moved, rate, beside)
+
+
+@functools.lru_cache(maxsize=16)
+def _works(text: str, vector_bytes: int) -> Mapping[str, Work]:
+    return loop_work(text, vector_bytes)
+
+
+def _map(plan: Plan, call: Call, q_tile: int, k_tile: int) -> TileMap:
+    heads = call.q.shape[1]
+    sizes = Sizes(heads, call.q_rows, call.kv_rows, call.q_len, call.kv_len, call.q_offset)
+    scalars, tables = call.scalars, call.tables
+    return tile_map(plan.program, sizes, scalars, tables, q_tile=q_tile, k_tile=k_tile)
+
+
+def _tiles(plan: Plan, call: Call, shape: Shape, parts: Partition, fine: TileMap) -> Tiles:
+    """Return what the panels of a call compute, and what is packed for them."""
+    layout, heads = plan.layout, call.q.shape[1]
+    coarse = _map(plan, call, layout.width, layout.block_kv)
+    row_tiles = -(-call.q_len // layout.width)
+    rows, row_heads = call.q_len * shape.heads_as_rows, heads // shape.heads_as_rows
+    panels = int((-(-rows // layout.width)).sum()) * row_heads
+    # Query heads that stand in as rows share panels, and so the tiles of these.
+    shared = panels / max(1, int(row_tiles.sum()) * heads)
+    computed = (fine.full + fine.partial) * layout.rows
+    key_tiles = -(-call.kv_len // layout.block_kv)
+    of_last = float((row_tiles * (key_tiles > 0)).sum() / max(1, (row_tiles * key_tiles).sum()))
+    last_keys = float((call.kv_len - np.maximum(key_tiles - 1, 0) * layout.block_kv).mean())
+    full_keys = (1 - of_last) * layout.block_kv + of_last * last_keys
+    partial = min(full_keys, max(0.0, computed - coarse.full * full_keys) / max(1, coarse.partial))
+    seen = min(1.0, computed / max(1.0, float((call.kv_len * row_tiles).sum()) * heads))
+    items = shape.kv_heads * parts.row_chunks * parts.head_chunks
+    # Items of one row chunk see all keys that any row sees; those of many see what a row sees.
+    packed = float(call.kv_len.sum()) * items * (seen + (1 - seen) / parts.row_chunks)
+    return Tiles(
+        panels=panels,
+        panel_rows=float(rows.sum()) * row_heads / max(1, panels),
+        full=coarse.full * shared * (1 - of_last),
+        last=coarse.full * shared * of_last,
+        partial=coarse.partial * shared,
+        last_keys=last_keys,
+        partial_keys=partial,
+        packed_rows=packed,
+    )

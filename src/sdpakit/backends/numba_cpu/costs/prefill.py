@@ -1,0 +1,225 @@
+"""What a call of the prefill kernel should cost: cycles of each part of its steps and panels.
+
+A step is counted loop by loop: instructions of one round (`counts.py`) against what a core issues
+in a cycle, times the rounds that its sizes give. What no instruction shows is a handful of numbers
+with a meaning, below and in `choice.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sdpakit.backends.numba_cpu.costs.choice import LINE_L2, LOOP_END, STEP_FIXED
+from sdpakit.backends.numba_cpu.costs.counts import Work
+from sdpakit.backends.numba_cpu.layout import PanelLayout
+from sdpakit.backends.numba_cpu.machine import LINE, Caches, Core
+from sdpakit.backends.numba_cpu.schedule import ScratchPlan, panel_bytes
+
+# What the driver does for a row of a panel when it closes it: two divisions and some tests.
+ROW_FIXED = 30.0
+# A call from Python, argument checks included: `bench.latency`, 4 us.
+CALL_FIXED = 10_000.0
+# Bytes a cycle from memory for one core: a dozen lines in flight, each some 90 ns away.
+MEMORY_BYTES = 4.0
+
+Parts = dict[str, float]
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Costs of the steps of one kernel.
+
+    Parameters
+    ----------
+    layout : PanelLayout
+        Sizes.
+    core : Core
+        What a core issues.
+    caches : Caches
+        Sizes of the caches.
+    works : mapping of str to Work
+        Loops of all its modules.
+    is_fast, mask_only : bool
+        Whether logits are scaled products, and whether staged tables are read by the mask alone.
+    """
+
+    layout: PanelLayout
+    core: Core
+    caches: Caches
+    works: Mapping[str, Work]
+    is_fast: bool
+    mask_only: bool
+
+    def round(self, function: str, loop: str) -> float:
+        """Return the cycles of one round of a loop, 0 where the kernel has none of the name."""
+        work = self.works.get(f"{function}:{loop}")
+        double = self.layout.element == "float64"
+        return 0.0 if work is None else work.cycles(self.core, double=double)
+
+    def step(self, n: int, *, partial: bool) -> Parts:
+        """Return the cycles of a step over n keys, PARTIAL or FULL.
+
+        Parameters
+        ----------
+        n : int
+            Keys.
+        partial : bool
+            Whether the mask is evaluated.
+        """
+        fused = self.layout.fused and self.is_fast and not partial
+        parts = self._fused(n) if fused else self._apart(n, partial=partial)
+        parts["products"] += self._values(n)
+        staged = partial or not self.mask_only
+        parts["tables"] = self._tables(n) if staged else 0.0
+        lines = n * (self.layout.k_row_bytes + self.layout.v_head_dim * self.layout.esz) / LINE
+        parts["caches"] = LINE_L2 * (lines + self._state_lines())
+        parts["steps"] = STEP_FIXED
+        return parts
+
+    @property
+    def _rounds(self) -> int:
+        """Rounds of the loop over the width of a register tile."""
+        return self.layout.head_dim // (48 // self.layout.rows)
+
+    def _fused(self, n: int) -> Parts:
+        """Return phases 1 to 4 where they are one loop."""
+        groups = -(-n // self.layout.rows)
+        products = groups * (self._rounds * self.round("step", "qk.d") + LOOP_END)
+        rest = n % self.layout.rows * self.round("step", "fused.rest")
+        softmax = groups * self.round("step", "phase.fused") + rest
+        return {"products": products, "softmax": softmax, "logits": 0.0}
+
+    def _apart(self, n: int, *, partial: bool) -> Parts:
+        """Return phases 1 to 4 one by one."""
+        name = f"qk_{self.layout.head_dim}"
+        groups, blocks = -(-n // self.layout.rows), -(-n // 2)
+        tile = self._rounds * self.round(name, "qk.d") + self.round(name, "phase.qk") + LOOP_END
+        marked = partial or not self.is_fast
+        logits = n * self.round("step", f"phase.logits.{'partial' if partial else 'full'}")
+        if not marked and n % self.layout.rows:
+            logits = blocks * self.round("step", "phase.max")
+        kind = "partial" if marked else "full"
+        softmax = blocks * self.round("step", f"phase.exp.{kind}") + LOOP_END
+        return {"products": groups * tile, "softmax": softmax, "logits": logits}
+
+    def _values(self, n: int) -> float:
+        """Return phase 5; loops of the (at most two) group sizes are counted together."""
+        groups = self.layout.v_groups
+        if not groups:
+            return 0.0
+        name = f"pv_{self.layout.v_head_dim}"
+        sizes = sum({size for _, size, _ in groups})
+        keys = n // 2 * self.round(name, "pv.keys") + n % 2 * self.round(name, "pv.keys.rest")
+        whole = keys + self.round(name, "phase.pv")
+        return whole * self.layout.v_head_dim / sizes + len(groups) * LOOP_END
+
+    def _tables(self, n: int) -> float:
+        """Return the transposition of staged tables, whose lines come from memory."""
+        layout = self.layout
+        if not layout.dense:
+            return 0.0
+        blocks = -(-n // layout.lanes) * self.round("step", "stage.blocks")
+        itemsize = {"bool": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+        moved = sum(itemsize[dtype] for dtype in layout.dense) * n * layout.width
+        return blocks + moved / MEMORY_BYTES
+
+    def _state_lines(self) -> float:
+        """Return the lines of the state of a panel that a step brings near and takes away.
+
+        A panel meets all tiles of a group at a stretch.
+        """
+        layout = self.layout
+        together = ScratchPlan.of(layout, 1).tile_group
+        return (panel_bytes(layout) + layout.ot_bytes) / LINE / together
+
+    def pack(self, rows: float) -> float:
+        """Return the cycles to pack keys and values of so many rows.
+
+        Each line that is written is first brought near and later taken away.
+        """
+        layout = self.layout
+        k = layout.head_dim // layout.lanes * self.round("pack_k", "copy.k")
+        v = self.round("pack_v", "rows.v")
+        read = (layout.head_dim + layout.v_head_dim) * layout.itemsize
+        written = (layout.head_dim + layout.v_head_dim) * layout.esz
+        return rows * (k + v + LINE_L2 * (read + 2 * written) / LINE)
+
+    def panel(self, rows: int) -> float:
+        """Return the cycles to open and close a panel of so many rows."""
+        layout = self.layout
+        q_blocks, o_blocks = (d / layout.lanes for d in (layout.head_dim, layout.v_head_dim))
+        vectors = layout.vectors
+        opened = vectors * (q_blocks * self.round("pack_q", "transpose.q"))
+        opened += layout.v_head_dim * vectors * self.round("begin", "zero.o")
+        needed = -(-rows // layout.lanes)
+        closed = needed * o_blocks * self.round("unpack_o", "transpose.o") + rows * ROW_FIXED
+        moved = 2 * layout.qt_bytes + 3 * layout.ot_bytes
+        moved += rows * (layout.head_dim + 2 * layout.v_head_dim) * layout.itemsize
+        return opened + closed + LINE_L2 * moved / LINE
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """What a call computes, counted in panels of W queries.
+
+    Attributes
+    ----------
+    panels : int
+        Panels of all heads and batch entries.
+    panel_rows : float
+        Rows of one, on the average.
+    full, last, partial : float
+        Tiles of keys that panels meet: FULL ones that are whole, those at the end of the keys, and
+        PARTIAL ones.
+    last_keys, partial_keys : float
+        Keys that are computed of one at the end, and of a PARTIAL one, on the average.
+    packed_rows : float
+        Keys that are packed, over all items.
+    """
+
+    panels: int
+    panel_rows: float
+    full: float
+    last: float
+    partial: float
+    last_keys: float
+    partial_keys: float
+    packed_rows: float
+
+
+def call_parts(costs: StepCosts, tiles: Tiles) -> Parts:
+    """Return the cycles of the parts of a call, over all threads.
+
+    Parameters
+    ----------
+    costs : StepCosts
+        Of its kernel.
+    tiles : Tiles
+        What it computes.
+    """
+    parts: Parts = {}
+    kinds = (
+        (tiles.full, costs.layout.block_kv, False),
+        (tiles.last, tiles.last_keys, False),
+        (tiles.partial, tiles.partial_keys, True),
+    )
+    for count, keys, partial in kinds:
+        if count and keys:
+            for name, cycles in _mean_step(costs, keys, partial=partial).items():
+                parts[name] = parts.get(name, 0.0) + count * cycles
+    parts["packing"] = costs.pack(tiles.packed_rows)
+    parts["rows"] = tiles.panels * costs.panel(math.ceil(tiles.panel_rows))
+    parts["call"] = CALL_FIXED
+    return parts
+
+
+def _mean_step(costs: StepCosts, keys: float, *, partial: bool) -> Parts:
+    """Return a step over a number of keys that is a mean: between the whole ones around it."""
+    low = math.floor(keys)
+    share = keys - low
+    if share == 0.0:
+        return costs.step(low, partial=partial)
+    one, two = costs.step(low, partial=partial), costs.step(low + 1, partial=partial)
+    return {name: (1 - share) * one[name] + share * two[name] for name in one}
