@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -90,8 +91,12 @@ def rows(documents: Iterable[Document]) -> list[Row]:
 def explain(workload: Workload) -> Mapping[str, Any]:
     """Return what the kernel of a workload says of its call with one thread."""
     kernel = sdpakit.compile(spec_of(sdpakit, workload), backend="numba_cpu")
-    sizes = {"batch": workload.batch, "q_len": workload.q_len, "kv_len": workload.kv_len}
-    facts: Mapping[str, Any] = kernel.explain(**sizes, threads=1)["expected"]
+    w = workload
+    given: dict[str, Any] = {"batch": w.batch, "q_len": w.q_len, "kv_len": w.kv_len, "threads": 1}
+    if w.bias != "none":  # an array that takes no memory
+        heads = 1 if w.bias == "shared" else w.q_heads
+        given["bias"] = np.broadcast_to(np.float32(0), (1, heads, w.q_len, w.kv_len))
+    facts: Mapping[str, Any] = kernel.explain(**given)["expected"]
     return facts
 
 
@@ -106,9 +111,9 @@ def _expected(entry: ResultRecord, hertz: float | None) -> float | None:
     if hertz is None or rate is None:
         return None
     reading = workload.kv_bytes / (rate / hertz)
-    arithmetic = facts["parts"]["reading"] + facts["parts"].get("arithmetic beyond it", 0)
+    arithmetic = facts["parts"]["reading"] + facts["parts"].get("products beyond it", 0)
     fixed = facts["cycles"] - arithmetic
-    return reading / (max(reading, facts["arithmetic_beside_reading"]) + fixed)
+    return reading / (max(reading, facts["products_beside_reading"]) + fixed)
 
 
 def _hertz(entries: Iterable[ResultRecord]) -> float | None:

@@ -282,8 +282,8 @@ def test_a_call_that_decodes_is_expected_to_read():
     assert expected(1, 4096, **heads)["cycles"] < facts["cycles"]
     wide = {"q_heads": 32, "kv_heads": 2, "head_dim": 128}  # four passes over every tile
     assert (
-        expected(1, 65_536, **wide)["arithmetic_beside_reading"]
-        > 3 * (facts["arithmetic_beside_reading"])
+        expected(1, 65_536, **wide)["products_beside_reading"]
+        > 3 * (facts["products_beside_reading"])
     )
     assert expected(1, 65_536, mask=sk.Window(255, 0, align="bottom_right"), **heads)["cycles"] < (
         facts["cycles"] / 10

@@ -1,7 +1,8 @@
 """What a call of the decode kernel should cost: reading keys and values, and what that cannot hide.
 
-Memory is asked for what comes next in every round, so reading and arithmetic go on at once and the
-longer one counts. What a chunk begins and ends with adds to it.
+The products ask memory for what comes next in every round, so reading and their arithmetic go on at
+once and the longer one counts. The softmax of a tile asks for nothing, and so does what a chunk
+begins and ends with: these add to it.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ from dataclasses import dataclass
 
 from sdpakit.backends.numba_cpu.costs.choice import LINE_L2, LOOP_END, STEP_FIXED
 from sdpakit.backends.numba_cpu.costs.counts import Work
-from sdpakit.backends.numba_cpu.costs.prefill import CALL_FIXED, MEMORY_BYTES, Parts
+from sdpakit.backends.numba_cpu.costs.prefill import CALL_FIXED, Parts
 from sdpakit.backends.numba_cpu.decode.layout import MANY, TILE_KEYS, DecodeLayout
 from sdpakit.backends.numba_cpu.decode.means import RUN_KEYS
-from sdpakit.backends.numba_cpu.machine import LINE, Caches, Core
+from sdpakit.backends.numba_cpu.machine import LINE, Core
 
-# A chunk begins with lines that nobody asked for ahead: about ten waits for memory of 100 ns.
-CHUNK_FIXED = 2_500.0
-# Bytes a cycle from the cache that all cores share, for one core with all its lines in flight.
-SHARED_BYTES = 8.0
+# Cycles until a line that nobody asked for ahead is there: about 100 ns.
+MEMORY_LATENCY = 250.0
+# A tile goes from keys to values and back: each time the stream begins anew.
+TILE_WAITS = 2
+# A chunk begins with queries, states and the description of the call.
+CHUNK_WAITS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,68 +54,64 @@ class DecodeCosts:
 
     layout: DecodeLayout
     core: Core
-    caches: Caches
     works: Mapping[str, Work]
 
-    def bytes_per_cycle(self, kv_bytes: float) -> float:
-        """Return how fast so many bytes are read, from where they fit."""
-        return SHARED_BYTES if kv_bytes <= self.caches.l3 / 2 else MEMORY_BYTES
-
-    def parts(self, work: DecodeWork, bytes_per_cycle: float) -> Parts:
+    def parts(self, work: DecodeWork, rate: float) -> Parts:
         """Return the cycles of the parts of a call, over all threads.
 
         Parameters
         ----------
         work : DecodeWork
             What it computes.
-        bytes_per_cycle : float
-            What memory yields to one core.
+        rate : float
+            Bytes a cycle that memory yields to one core.
         """
-        reading, computing = work.kv_bytes / bytes_per_cycle, self.computing(work)
+        reading, hidden = work.kv_bytes / rate, self.computing(work)
+        whole, partial = work.tiles - work.partial, work.partial
+        softmax = whole * self._softmax(partial=False) + partial * self._softmax(partial=True)
         states = work.rows * self.layout.state_bytes / LINE
-        chunk = CHUNK_FIXED + 3 * LINE_L2 * states + work.rows * STEP_FIXED
+        chunk = CHUNK_WAITS * MEMORY_LATENCY + 3 * LINE_L2 * states + work.rows * STEP_FIXED
         return {
             "reading": reading,
-            "arithmetic beyond it": max(0.0, computing - reading),
+            "products beyond it": max(0.0, hidden - reading),
+            "softmax": work.rows * softmax,
+            "tiles": work.tiles * (STEP_FIXED + TILE_WAITS * MEMORY_LATENCY),
             "chunks": work.chunks * chunk,
             "call": CALL_FIXED,
         }
 
     def computing(self, work: DecodeWork) -> float:
-        """Return the cycles of the arithmetic, over all threads."""
-        plain = (work.tiles - work.partial) * self._tile(work.rows, partial=False)
-        return plain + work.partial * self._tile(work.rows, partial=True)
+        """Return the cycles of the products, over all threads: `MANY` rows at a time."""
+        many, rest = divmod(work.rows, MANY)
+        cycles = many * self._products(MANY)
+        if rest:  # functions for many rows serve fewer as well, and take as long
+            cycles += self._products(1 if rest == 1 else MANY)
+        return work.tiles * cycles
 
     def _round(self, function: str, loop: str) -> float:
         work = self.works.get(f"{function}:{loop}")
         double = self.layout.element == "float64"
         return 0.0 if work is None else work.cycles(self.core, double=double)
 
-    def _tile(self, rows: int, *, partial: bool) -> float:
-        """Return the cycles of one tile for all rows, `MANY` at a time."""
-        many, rest = divmod(rows, MANY)
-        cycles = many * self._pass(MANY, MANY, partial=partial)
-        if rest:  # functions for many rows serve fewer as well, and take as long
-            cycles += self._pass(1 if rest == 1 else MANY, rest, partial=partial)
-        return cycles + STEP_FIXED
-
-    def _pass(self, wide: int, rows: int, *, partial: bool) -> float:
-        """Return the cycles of one tile for the rows of one pass."""
+    def _products(self, rows: int) -> float:
+        """Return the cycles of both products of a tile for the rows of one pass."""
         layout, panel = self.layout, self.layout.panel
-        kind = "partial" if partial else "full"
-        keys = layout.accumulators // wide
+        keys = layout.accumulators // rows
         unroll = max(2, LINE // (layout.lanes * panel.itemsize))
         rounds = panel.head_dim // (unroll * layout.lanes)
-        block = rounds * self._round(f"products_{wide}", "width")
-        products = TILE_KEYS / keys * (block + self._round(f"products_{wide}", "keys"))
-        vectors = TILE_KEYS / layout.lanes
-        exponentials = self._round("soften", f"phase.exp.{kind}") or self._round(
-            "soften", "phase.exp.partial"
-        )
-        softened = vectors * self._round("soften", f"logits.{kind}") + 2 * LOOP_END + STEP_FIXED
-        softened += vectors / layout.unroll * exponentials
-        strips = panel.v_head_dim / (min(layout.accumulators // wide, 8) * layout.lanes)
-        strip = RUN_KEYS * self._round(f"means_{wide}", "keys") + LOOP_END
-        run = strips * (strip + self._round(f"means_{wide}", "strips"))
-        means = TILE_KEYS / RUN_KEYS * (run + self._round(f"means_{wide}", "runs"))
-        return products + rows * softened + means
+        block = rounds * self._round(f"products_{rows}", "width")
+        logits = TILE_KEYS / keys * (block + self._round(f"products_{rows}", "keys"))
+        strips = panel.v_head_dim / (min(keys, 8) * layout.lanes)
+        strip = RUN_KEYS * self._round(f"means_{rows}", "keys") + LOOP_END
+        run = strips * (strip + self._round(f"means_{rows}", "strips"))
+        return logits + TILE_KEYS / RUN_KEYS * (run + self._round(f"means_{rows}", "runs"))
+
+    def _softmax(self, *, partial: bool) -> float:
+        """Return the cycles of the softmax of a row of a tile."""
+        kind = "partial" if partial else "full"
+        vectors = TILE_KEYS / self.layout.lanes
+        # Without a mask logits of an expression have one kind of exponentials, which is the other.
+        exponentials = [self._round("soften", f"phase.exp.{name}") for name in (kind, "partial")]
+        block = exponentials[0] or exponentials[1]
+        passes = vectors * self._round("soften", f"logits.{kind}")
+        return passes + vectors / self.layout.unroll * block + 2 * LOOP_END + STEP_FIXED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,13 @@ import numpy as np
 
 from sdpakit.backends.numba_cpu.costs.counts import Work, loop_work
 from sdpakit.backends.numba_cpu.costs.decode import DecodeCosts, DecodeWork
-from sdpakit.backends.numba_cpu.costs.prefill import Parts, StepCosts, Tiles, call_parts
+from sdpakit.backends.numba_cpu.costs.prefill import (
+    Parts,
+    StepCosts,
+    Tiles,
+    bytes_per_cycle,
+    call_parts,
+)
 from sdpakit.backends.numba_cpu.decode.layout import TILE_KEYS, DecodeLayout
 from sdpakit.backends.numba_cpu.lower_expr import staged_loads
 from sdpakit.backends.numba_cpu.machine import caches, core
@@ -69,8 +76,8 @@ class Expectation:
         }
 
 
-def step_costs(plan: Plan, text: str) -> StepCosts:
-    """Return the costs of the steps of a kernel."""
+def step_costs(plan: Plan, text: str, call: Call) -> StepCosts:
+    """Return the costs of the steps of a kernel with the tables of a call."""
     layout = plan.layout
     read_by_logit = staged_loads(plan.program.logit)
     return StepCosts(
@@ -80,6 +87,7 @@ def step_costs(plan: Plan, text: str) -> StepCosts:
         _works(text, layout.isa.vector_bytes),
         plan.is_fast,
         mask_only=not any(load in read_by_logit for load in plan.staged),
+        table_bytes=float(sum(_table_bytes(call.tables[load.table]) for load in plan.staged)),
     )
 
 
@@ -105,7 +113,7 @@ def expect_prefill(
     pairs = (fine.full + fine.partial / 2) * layout.rows * layout.width
     dense = float((call.q_len * call.kv_len).sum()) * call.q.shape[1]
     flops = 2 * (layout.head_dim + layout.v_head_dim) * min(pairs, dense)
-    parts_of_call = call_parts(step_costs(plan, text), tiles)
+    parts_of_call = call_parts(step_costs(plan, text, call), tiles)
     return Expectation("multiply-add", parts_of_call, flops, peak(plan), {})
 
 
@@ -131,16 +139,21 @@ def expect_decode(plan: Plan, text: str, call: Call, chunks: int, rows: int) -> 
         Chunks of all kv heads; rows that read one of them.
     """
     layout = DecodeLayout(plan.layout)
-    costs = DecodeCosts(layout, core(layout.isa), caches(), _works(text, layout.isa.vector_bytes))
+    costs = DecodeCosts(layout, core(layout.isa), _works(text, layout.isa.vector_bytes))
     found = _map(plan, call, call.q_rows, TILE_KEYS)
     group = call.q.shape[1] / call.k.shape[1]
-    keys = min(TILE_KEYS, call.kv_rows)
     tiles = (found.full + found.partial) / group
-    moved = tiles * keys * (layout.k_row_bytes + layout.v_row_bytes)
+    keys = min(tiles * TILE_KEYS, float(call.kv_len.sum()) * call.k.shape[1])
+    moved = keys * (layout.k_row_bytes + layout.v_row_bytes)
     work = DecodeWork(rows, tiles, found.partial / group, chunks, moved)
-    rate = costs.bytes_per_cycle(moved)
-    beside = {"arithmetic_beside_reading": costs.computing(work)}
+    rate = bytes_per_cycle(moved, caches())
+    beside = {"products_beside_reading": costs.computing(work)}
     return Expectation("read", costs.parts(work, rate), moved, rate, beside)
+
+
+def _table_bytes(table: np.ndarray[Any, Any]) -> int:
+    """Return the size of a table, not that of what stands in for it."""
+    return math.prod(table.shape) * table.itemsize
 
 
 @functools.lru_cache(maxsize=16)

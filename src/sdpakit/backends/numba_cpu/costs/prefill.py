@@ -15,16 +15,25 @@ from sdpakit.backends.numba_cpu.costs.choice import LINE_L2, LOOP_END, STEP_FIXE
 from sdpakit.backends.numba_cpu.costs.counts import Work
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.machine import LINE, Caches, Core
+from sdpakit.backends.numba_cpu.microkernels import qk_rounds
 from sdpakit.backends.numba_cpu.schedule import ScratchPlan, panel_bytes
+from sdpakit.dtypes import DTYPES
 
 # What the driver does for a row of a panel when it closes it: two divisions and some tests.
 ROW_FIXED = 30.0
 # A call from Python, argument checks included: `bench.latency`, 4 us.
 CALL_FIXED = 10_000.0
-# Bytes a cycle from memory for one core: a dozen lines in flight, each some 90 ns away.
+# Bytes a cycle for one core with a dozen lines in flight: from memory each is some 90 ns away, from
+# the cache that all cores share about half of that.
 MEMORY_BYTES = 4.0
+SHARED_BYTES = 8.0
 
 Parts = dict[str, float]
+
+
+def bytes_per_cycle(size: float, sizes: Caches) -> float:
+    """Return how fast one core reads so many bytes again and again, from where they fit."""
+    return SHARED_BYTES if size <= sizes.l3 / 2 else MEMORY_BYTES
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,8 @@ class StepCosts:
         Loops of all its modules.
     is_fast, mask_only : bool
         Whether logits are scaled products, and whether staged tables are read by the mask alone.
+    table_bytes : float
+        Size of the staged tables.
     """
 
     layout: PanelLayout
@@ -51,6 +62,7 @@ class StepCosts:
     works: Mapping[str, Work]
     is_fast: bool
     mask_only: bool
+    table_bytes: float
 
     def round(self, function: str, loop: str) -> float:
         """Return the cycles of one round of a loop, 0 where the kernel has none of the name."""
@@ -78,15 +90,10 @@ class StepCosts:
         parts["steps"] = STEP_FIXED
         return parts
 
-    @property
-    def _rounds(self) -> int:
-        """Rounds of the loop over the width of a register tile."""
-        return self.layout.head_dim // (48 // self.layout.rows)
-
     def _fused(self, n: int) -> Parts:
         """Return phases 1 to 4 where they are one loop."""
         groups = -(-n // self.layout.rows)
-        products = groups * (self._rounds * self.round("step", "qk.d") + LOOP_END)
+        products = groups * (qk_rounds(self.layout) * self.round("step", "qk.d") + LOOP_END)
         rest = n % self.layout.rows * self.round("step", "fused.rest")
         softmax = groups * self.round("step", "phase.fused") + rest
         return {"products": products, "softmax": softmax, "logits": 0.0}
@@ -95,7 +102,7 @@ class StepCosts:
         """Return phases 1 to 4 one by one."""
         name = f"qk_{self.layout.head_dim}"
         groups, blocks = -(-n // self.layout.rows), -(-n // 2)
-        tile = self._rounds * self.round(name, "qk.d") + self.round(name, "phase.qk") + LOOP_END
+        tile = qk_rounds(self.layout) * self.round(name, "qk.d") + self.round(name, "phase.qk") + LOOP_END
         marked = partial or not self.is_fast
         logits = n * self.round("step", f"phase.logits.{'partial' if partial else 'full'}")
         if not marked and n % self.layout.rows:
@@ -121,9 +128,8 @@ class StepCosts:
         if not layout.dense:
             return 0.0
         blocks = -(-n // layout.lanes) * self.round("step", "stage.blocks")
-        itemsize = {"bool": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-        moved = sum(itemsize[dtype] for dtype in layout.dense) * n * layout.width
-        return blocks + moved / MEMORY_BYTES
+        moved = sum(DTYPES[dtype].itemsize for dtype in layout.dense) * n * layout.width
+        return blocks + moved / bytes_per_cycle(self.table_bytes, self.caches)
 
     def _state_lines(self) -> float:
         """Return the lines of the state of a panel that a step brings near and takes away.
@@ -140,7 +146,8 @@ class StepCosts:
         Each line that is written is first brought near and later taken away.
         """
         layout = self.layout
-        k = layout.head_dim // layout.lanes * self.round("pack_k", "copy.k")
+        whole = layout.head_dim // layout.lanes
+        k = whole * self.round("pack_k", "copy.k") + self.round("pack_k", "rows.k")
         v = self.round("pack_v", "rows.v")
         read = (layout.head_dim + layout.v_head_dim) * layout.itemsize
         written = (layout.head_dim + layout.v_head_dim) * layout.esz
@@ -149,12 +156,12 @@ class StepCosts:
     def panel(self, rows: int) -> float:
         """Return the cycles to open and close a panel of so many rows."""
         layout = self.layout
-        q_blocks, o_blocks = (d / layout.lanes for d in (layout.head_dim, layout.v_head_dim))
-        vectors = layout.vectors
-        opened = vectors * (q_blocks * self.round("pack_q", "transpose.q"))
-        opened += layout.v_head_dim * vectors * self.round("begin", "zero.o")
-        needed = -(-rows // layout.lanes)
-        closed = needed * o_blocks * self.round("unpack_o", "transpose.o") + rows * ROW_FIXED
+        q_blocks, o_blocks = (d // layout.lanes for d in (layout.head_dim, layout.v_head_dim))
+        block = q_blocks * self.round("pack_q", "transpose.q") + self.round("pack_q", "vectors")
+        cleared = layout.v_head_dim * self.round("begin", "zero.o")
+        opened = layout.vectors * (block + cleared)
+        block = o_blocks * self.round("unpack_o", "transpose.o") + self.round("unpack_o", "vectors")
+        closed = -(-rows // layout.lanes) * block + rows * ROW_FIXED
         moved = 2 * layout.qt_bytes + 3 * layout.ot_bytes
         moved += rows * (layout.head_dim + 2 * layout.v_head_dim) * layout.itemsize
         return opened + closed + LINE_L2 * moved / LINE
