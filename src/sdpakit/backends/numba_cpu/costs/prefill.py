@@ -102,7 +102,11 @@ class StepCosts:
         """Return phases 1 to 4 one by one."""
         name = f"qk_{self.layout.head_dim}"
         groups, blocks = -(-n // self.layout.rows), -(-n // 2)
-        tile = qk_rounds(self.layout) * self.round(name, "qk.d") + self.round(name, "phase.qk") + LOOP_END
+        tile = (
+            qk_rounds(self.layout) * self.round(name, "qk.d")
+            + self.round(name, "phase.qk")
+            + LOOP_END
+        )
         marked = partial or not self.is_fast
         logits = n * self.round("step", f"phase.logits.{'partial' if partial else 'full'}")
         if not marked and n % self.layout.rows:
