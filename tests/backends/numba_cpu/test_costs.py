@@ -261,6 +261,16 @@ def test_shares_are_shares(dtype, head_dim):
     assert facts["cycles"] == pytest.approx(sum(facts["parts"].values()), abs=10)
 
 
+@pytest.mark.parametrize("isa", available_isas())
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_cost_a_little_more_than_their_multiply_adds(isa, dtype):
+    spec = sk.AttentionSpec(q_heads=1, head_dim=64, dtype=dtype)
+    kernel = sk.compile(spec, backend="numba_cpu", options={"isa": isa})
+    facts = kernel.explain(q_len=1024, threads=1)["expected"]
+    ideal = 4 * 1024 * 1024 * 64 / facts["peak_a_cycle"]
+    assert ideal < facts["parts"]["products"] < 1.15 * ideal
+
+
 def test_what_is_more_work_costs_more():
     plain, causal = expected(), expected(mask=sk.Causal("top_left"))
     assert causal["cycles"] < plain["cycles"]

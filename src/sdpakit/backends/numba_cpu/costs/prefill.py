@@ -15,7 +15,7 @@ from sdpakit.backends.numba_cpu.costs.choice import LINE_L2, LOOP_END, STEP_FIXE
 from sdpakit.backends.numba_cpu.costs.counts import Work
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.machine import LINE, Caches, Core
-from sdpakit.backends.numba_cpu.microkernels import qk_rounds
+from sdpakit.backends.numba_cpu.microkernels import PV_STEPS, qk_rounds
 from sdpakit.backends.numba_cpu.schedule import ScratchPlan, panel_bytes
 from sdpakit.dtypes import DTYPES
 
@@ -122,7 +122,8 @@ class StepCosts:
             return 0.0
         name = f"pv_{self.layout.v_head_dim}"
         sizes = sum({size for _, size, _ in groups})
-        keys = n // 2 * self.round(name, "pv.keys") + n % 2 * self.round(name, "pv.keys.rest")
+        rounds, rest = divmod(n, PV_STEPS // self.layout.rows)
+        keys = rounds * self.round(name, "pv.keys") + rest * self.round(name, "pv.keys.rest")
         whole = keys + self.round(name, "phase.pv")
         return whole * self.layout.v_head_dim / sizes + len(groups) * LOOP_END
 
