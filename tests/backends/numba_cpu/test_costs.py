@@ -262,9 +262,9 @@ def test_shares_are_shares(dtype, head_dim):
 
 
 @pytest.mark.parametrize("isa", available_isas())
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_products_cost_a_little_more_than_their_multiply_adds(isa, dtype):
-    spec = sk.AttentionSpec(q_heads=1, head_dim=64, dtype=dtype)
+@pytest.mark.parametrize("fields", [{}, {"dtype": "float64"}, {"bias": "float16"}], ids=str)
+def test_products_cost_a_little_more_than_their_multiply_adds(isa, fields):
+    spec = sk.AttentionSpec(q_heads=1, head_dim=64, **fields)
     kernel = sk.compile(spec, backend="numba_cpu", options={"isa": isa})
     facts = kernel.explain(q_len=1024, threads=1)["expected"]
     ideal = 4 * 1024 * 1024 * 64 / facts["peak_a_cycle"]

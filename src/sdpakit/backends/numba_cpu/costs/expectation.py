@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from sdpakit.backends.base import Call
     from sdpakit.backends.numba_cpu.lower import Plan
     from sdpakit.backends.numba_cpu.schedule import Partition, Shape
+
+# The functions of the products name their widths.
+_PRODUCT = re.compile(r"^(qk|pv)_\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def step_costs(plan: Plan, text: str, call: Call) -> StepCosts:
         layout,
         core(layout.isa),
         caches(),
-        _works(text, layout.isa.vector_bytes),
+        _without_widths(_works(text, layout.isa.vector_bytes)),
         plan.is_fast,
         mask_only=not any(load in read_by_logit for load in plan.staged),
         table_bytes=float(sum(_table_bytes(call.tables[load.table]) for load in plan.staged)),
@@ -159,6 +163,11 @@ def _table_bytes(table: np.ndarray[Any, Any]) -> int:
 @functools.lru_cache(maxsize=16)
 def _works(text: str, vector_bytes: int) -> Mapping[str, Work]:
     return loop_work(text, vector_bytes)
+
+
+def _without_widths(works: Mapping[str, Work]) -> dict[str, Work]:
+    """Return the same with the functions of the products by their first names."""
+    return {_PRODUCT.sub(r"\1", name): work for name, work in works.items()}
 
 
 def _map(plan: Plan, call: Call, q_tile: int, k_tile: int) -> TileMap:

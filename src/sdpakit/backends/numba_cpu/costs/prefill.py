@@ -49,7 +49,7 @@ class StepCosts:
     caches : Caches
         Sizes of the caches.
     works : mapping of str to Work
-        Loops of all its modules.
+        Loops of all its modules; those of the products by "qk" and "pv", whatever their widths.
     is_fast, mask_only : bool
         Whether logits are scaled products, and whether staged tables are read by the mask alone.
     table_bytes : float
@@ -100,13 +100,9 @@ class StepCosts:
 
     def _apart(self, n: int, *, partial: bool) -> Parts:
         """Return phases 1 to 4 one by one."""
-        name = f"qk_{self.layout.head_dim}"
         groups, blocks = -(-n // self.layout.rows), -(-n // 2)
-        tile = (
-            qk_rounds(self.layout) * self.round(name, "qk.d")
-            + self.round(name, "phase.qk")
-            + LOOP_END
-        )
+        rounds = qk_rounds(self.layout)
+        tile = rounds * self.round("qk", "qk.d") + self.round("qk", "phase.qk") + LOOP_END
         marked = partial or not self.is_fast
         logits = n * self.round("step", f"phase.logits.{'partial' if partial else 'full'}")
         if not marked and n % self.layout.rows:
@@ -120,11 +116,10 @@ class StepCosts:
         groups = self.layout.v_groups
         if not groups:
             return 0.0
-        name = f"pv_{self.layout.v_head_dim}"
         sizes = sum({size for _, size, _ in groups})
         rounds, rest = divmod(n, PV_STEPS // self.layout.rows)
-        keys = rounds * self.round(name, "pv.keys") + rest * self.round(name, "pv.keys.rest")
-        whole = keys + self.round(name, "phase.pv")
+        keys = rounds * self.round("pv", "pv.keys") + rest * self.round("pv", "pv.keys.rest")
+        whole = keys + self.round("pv", "phase.pv")
         return whole * self.layout.v_head_dim / sizes + len(groups) * LOOP_END
 
     def _tables(self, n: int) -> float:
