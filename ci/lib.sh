@@ -57,7 +57,8 @@ ensure_env() {
   fi
   say "setting up $(basename "$dir") with $python${extras:+ and the extras $extras}"
   if ! python_works "$dir/bin/python" "$minor"; then make_venv "$python" "$dir" || return 1; fi
-  "$dir/bin/python" -m pip install --quiet --editable ".${extras:+[$extras]}" || return 1
+  # Byte code is made of what is imported, when it is: compiling all of it takes longer than all else here.
+  "$dir/bin/python" -m pip install --quiet --no-compile --editable ".${extras:+[$extras]}" || return 1
   printf '%s\n' "$made []" "$made [$extras]" >"$dir/.stamp"
 }
 
