@@ -142,20 +142,21 @@ class Kernel:
     def begin(self) -> None:
         function(self.code, "begin", 2)(self.ot.ctypes.data, self.st.ctypes.data)
 
-    def step(self, n, j0, flags, *, b=0, h=0, i0=0, nq=1) -> None:
+    def step(self, n, j0, flags, *, b=0, h=0, i0=0, nq=1, whole=(0, 0)) -> None:
         a = [x.ctypes.data for x in (self.ctx, self.kt, self.vt)]
         c = [x.ctypes.data for x in (self.qt, self.ot, self.p, self.st)]
-        function(self.code, "step", 14)(*a, n, j0, flags, *c, b, h, i0, nq)
+        function(self.code, "step", 16)(*a, n, j0, flags, *c, b, h, i0, nq, *whole)
 
     def stat(self, name: str) -> np.ndarray:
         row = self.layout.stat_rows.index(name)
         width = self.layout.width
         return self.st.view(self.element)[row * width : (row + 1) * width].copy()
 
-    def run(self, q, k, v, c=None, *, factor=1.0, partial=(), i0=0, block=None, b=0, h=0):
+    def run(self, q, k, v, c=None, *, factor=1.0, partial=(), block=None, **more):
         """Run all keys past one panel; return what the driver would make of the state.
 
-        `partial` names tiles whose mask is evaluated ("all" for every tile).
+        `partial` names tiles whose mask is evaluated ("all" for every tile), `more` are further
+        arguments of the steps.
         """
         layout = self.layout
         block = block or layout.block_kv
@@ -168,7 +169,7 @@ class Kernel:
             _, poisoned = self.pack_v(v[keys])
             flags = abi.FLAG_PARTIAL * (partial == "all" or t in partial)
             flags |= abi.FLAG_NONFINITE_V * poisoned
-            self.step(len(k[keys]), j0, flags, b=b, h=h, i0=i0, nq=len(q))
+            self.step(len(k[keys]), j0, flags, nq=len(q), **more)
         return self.finish(len(q))
 
     def finish(self, rows: int) -> dict[str, np.ndarray]:

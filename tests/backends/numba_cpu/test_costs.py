@@ -211,6 +211,7 @@ COUNTED = {
     "fused.rest",
     "qk.d",
     "stage.blocks",
+    "stage.vectors",
 }
 RARE = {"clear.rows", "exponents.ahead", "stage.elements", "stage.lanes"}
 

@@ -50,12 +50,11 @@ def test_what_knows_neither_mask_nor_logit_is_shared():
     """So that it is compiled once, for both directions where they need the same."""
     plain = modules(lowered())
     assert len(plain) > 1
-    for fields in (
-        CAUSAL_BIAS,
-        {"mask": sk.Window(3, 0, align="top_left")},
-        {"outputs": ("entropy",)},
-    ):
+    for fields in ({"mask": sk.Window(3, 0, align="top_left")}, {"outputs": ("entropy",)}):
         assert len(modules(lowered(**fields)) - plain) == 1
+    biased = modules(lowered(**CAUSAL_BIAS))
+    assert len(biased - plain) == 2  # beside the step, products that fetch rows of the table
+    assert len(biased - modules(lowered(bias="float16"))) == 1
     backward = modules(BACKEND.lower_backward(program_of(), {}))
     assert len(plain & backward) == 3  # both products, and what stores out or dQ
     other = modules(BACKEND.lower_backward(program_of(**CAUSAL_BIAS), {}))

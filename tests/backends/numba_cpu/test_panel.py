@@ -216,6 +216,25 @@ def test_a_full_tile_has_the_same_bits_on_the_partial_path(masked):
             assert partial[name].tobytes() == value.tobytes(), name
 
 
+@pytest.mark.parametrize("logit", [None, capped])
+def test_the_mask_is_not_asked_about_keys_that_every_row_sees(target, logit):
+    """Same bits wherever these keys start and end; what the mask says of them is not looked at."""
+    isa, element = target
+    kernel = Kernel(isa, element, 5, 17, logit=logit, mask=causal)
+    rows, n = kernel.layout.width - 1, kernel.layout.block_kv + 40
+    q, k, v = draw(rows, n, 5, 17, element)
+    for lo, hi in [(0, 0), (0, 7), (3, 40), (5, 6), (20, n - 1), (n + 5, 2 * n), (-9, -3)]:
+        all_masked, some = (
+            kernel.run(q, k, v, LOG2E, partial="all", i0=max(hi, 0), whole=whole)
+            for whole in ((0, 0), (lo, hi))
+        )
+        for name, value in all_masked.items():
+            assert some[name].tobytes() == value.tobytes(), (lo, hi, name)
+    unmasked = kernel.run(q, k, v, LOG2E)
+    trusting = kernel.run(q, k, v, LOG2E, partial="all", whole=(0, n))
+    assert unmasked["out"].tobytes() == trusting["out"].tobytes()
+
+
 def test_empty_tiles_may_be_skipped_and_tiles_cut_short(masked):
     kernel, element = masked
     block, rows = kernel.layout.block_kv, 3

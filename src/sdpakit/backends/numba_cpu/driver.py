@@ -231,7 +231,10 @@ def _query_rows(d: int, panel: Any) -> Any:
 
 @inner
 def _find_ranges(d: int, item: Item, panel: Any, ranges: int) -> None:
-    """Store which keys some row of the panel may see, and which every row sees for certain."""
+    """Store which keys some row of the panel may see, and which every row sees for certain.
+
+    Where no row sees a key, the first range is that from 0 to 0.
+    """
     row, rows = _query_rows(d, panel)
     if get(d, KEY_RANGES) == 0:
         lo, hi, must_lo, must_hi = 0, item.kv_len, 0, item.kv_len
@@ -241,6 +244,8 @@ def _find_ranges(d: int, item: Item, panel: Any, ranges: int) -> None:
         lo = max(0, load_int(ranges))
         hi = min(item.kv_len, load_int(ranges + 8))
         must_lo, must_hi = load_int(ranges + 16), load_int(ranges + 24)
+        if hi <= lo:
+            lo, hi = 0, 0
     store_int(ranges, lo)
     store_int(ranges + 8, hi)
     store_int(ranges + 16, must_lo)
@@ -374,10 +379,11 @@ def _attend_tile(
     if load_int(packed) < 0:
         store_int(packed, _pack_tile(d, item, scratch, tile, n, pair))
     keys = (pair, pair + get(d, V_IN_PAIR), end, tile, flags | load_int(packed))
+    whole = load_int(ranges + 16), load_int(ranges + 24)
     address = panel[0]
     state = (address, address + get(d, O_AT), scratch + get(d, P_AT), address + get(d, M_AT))
     rows_seen = _query_rows(d, panel)
-    call(get(d, STEP), (get(d, CONTEXT), *keys, *state, item.b, panel[1], *rows_seen))
+    call(get(d, STEP), (get(d, CONTEXT), *keys, *state, item.b, panel[1], *rows_seen, *whole))
 
 
 @inner
@@ -447,17 +453,20 @@ def _close_panel(d: int, item: Item, scratch: int, panel: Any) -> None:
     element_bytes = get(d, ELEMENT_BYTES)
     factors = scratch + get(d, FACTORS_AT)
     wants_statistics = get(d, LSE) | get(d, MAX_LOGIT) | get(d, ENTROPY) | get(d, SUM_P2)
+    wants_more = wants_statistics | get(d, ROW_M) | get(d, ROW_L) | get(d, SINK)
     for lane in range(rows):
         state = address + get(d, M_AT) + lane * element_bytes
-        m = _load(state, element_bytes) * M_UNIT
         total = _load(state + get(d, L_AT) - get(d, M_AT), element_bytes)
-        sink = _sink(d, item.b, head, row + lane)
+        m, sink = 0.0, -math.inf
+        if wants_more:
+            m = _load(state, element_bytes) * M_UNIT
+            sink = _sink(d, item.b, head, row + lane)
+            place = item.first_row + row + lane
+            _put(d, ROW_M, item.b, head, place, m / M_UNIT)
+            _put(d, ROW_L, item.b, head, place, total)
+            if wants_statistics:
+                _put_statistics(d, item.b, head, place, state)
         _store(factors + lane * element_bytes, _out_factor(d, m, total, sink), element_bytes)
-        place = item.first_row + row + lane
-        _put(d, ROW_M, item.b, head, place, m / M_UNIT)
-        _put(d, ROW_L, item.b, head, place, total)
-        if wants_statistics:
-            _put_statistics(d, item.b, head, place, state)
     if get(d, OUT) != 0:
         place = item.first_row + row
         out = get(d, OUT) + item.b * get(d, OUT_B) + head * get(d, OUT_H) + place * get(d, OUT_I)
@@ -468,12 +477,23 @@ def _close_panel(d: int, item: Item, scratch: int, panel: Any) -> None:
 
 
 @inner
+def _meets(ranges: int, start: int, end: int, lo: int) -> bool:
+    """Return whether the panel with these ranges takes part in the group of keys [start, end).
+
+    One that sees no key, and is opened and closed all the same, belongs to the group of key `lo`.
+    """
+    first, last = load_int(ranges), load_int(ranges + 8)
+    return first < end and start < last if first < last else start <= lo
+
+
+@inner
 def _run_group(d: int, item: Item, scratch: int, start: int, lo: int, hi: int) -> None:
     """Let the panels meet the tiles of a group from key `start`, one panel after another.
 
     A panel meets all tiles of the group while its state is in the nearest cache. It is opened
-    before the first group and closed after the last, so that reading q and writing out lie between
-    products instead of waiting for memory together.
+    before the first group that it sees and closed after the last, so that reading q and writing out
+    lie between products instead of waiting for memory together, and panels that see few keys have
+    not left the near caches when they are closed.
     """
     block = get(d, BLOCK_KV)
     end = min(start + get(d, TILE_GROUP) * block, hi)
@@ -483,18 +503,24 @@ def _run_group(d: int, item: Item, scratch: int, start: int, lo: int, hi: int) -
     panels = item.heads * item.panels
     later = end  # the next key to fetch for the next group
     stop = min(end + tiles * block, hi)
-    share = (stop - later + panels * tiles - 1) // max(panels * tiles, 1)
+    all_ranges, steps = scratch + get(d, RANGES_AT), 0
     for number in range(panels):
+        if _meets(all_ranges + number * RANGE_BYTES, start, end, lo):
+            steps += tiles
+    share = (stop - later + steps - 1) // max(steps, 1)
+    for number in range(panels):
+        ranges = all_ranges + number * RANGE_BYTES
+        if not _meets(ranges, start, end, lo):
+            continue
         panel = _panel(d, item, scratch, number)
-        ranges = scratch + get(d, RANGES_AT) + number * RANGE_BYTES
-        if start <= lo:
+        if start <= load_int(ranges) or start <= lo:
             _open_panel(d, item, panel)
         for slot in range(tiles):
             if later < stop:
                 _prefetch_keys(d, item, later, min(later + share, stop))
                 later += share
             _attend_tile(d, item, scratch, panel, ranges, start + slot * block, slot)
-        if end == hi:
+        if load_int(ranges + 8) <= end:
             _close_panel(d, item, scratch, panel)
 
 

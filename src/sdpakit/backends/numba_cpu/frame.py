@@ -20,7 +20,7 @@ Emit = Callable[[], Sequence[Value]]
 
 STEP_ARGUMENTS = (
     *("ctx", "kt", "vt", "n", "j0", "flags", "qt", "ot", "p", "st"),
-    *("b", "h", "i0", "nq"),
+    *("b", "h", "i0", "nq", "whole_lo", "whole_hi"),
 )
 
 
@@ -143,6 +143,19 @@ class PanelFrame:
         has left the near caches since the last tile of keys.
         """
         return self.e.iadd(self.arg["qt"], self.e.c(panel_bytes(self.layout)))
+
+    def whole(self) -> tuple[Value, Value]:
+        """Return where the rows start and end that every query sees for certain.
+
+        Both are multiples of `unroll`; no row may be between them.
+        """
+        e, even = self.e, self.e.c(-self.unroll)
+        lo, hi = (
+            e.imin(e.imax(e.isub(self.arg[name], self.arg["j0"]), e.c(0)), self.n)
+            for name in ("whole_lo", "whole_hi")
+        )
+        first = e.b.and_(e.iadd(lo, e.c(self.unroll - 1)), even)
+        return e.imin(first, self.n), e.imax(e.b.and_(hi, even), e.imin(first, self.n))
 
     def qk_operands(self, group: Value) -> tuple[Value, Value, Value]:
         """Return where register tile `group` finds its keys, its queries and what to prefetch."""

@@ -65,25 +65,46 @@ class LogitPhase:
         full = functools.partial(self._full, top)
         if self.pairs.mask is None:
             return full()
-        masked = functools.partial(self._rows, masked=True)
-        return self.frame.branch(self.frame.partial, masked, full)
+        return self.frame.branch(self.frame.partial, self._partial, full)
 
     def _full(self, top: Sequence[Value]) -> list[Value]:
         """Emit the logits of a tile without mask.
 
         Plain ones are there already; they need a pass only if pad rows spoilt the maximum.
         """
+        zero, n = self.e.c(0), self.frame.n
         if self.pairs.logit is not None:
-            return self._rows(masked=False)
-        ragged = self.e.icmp("!=", self.frame.n, self.frame.padded)
-        return self.frame.branch(ragged, self._maxima, lambda: top)
+            return self._rows(zero, n, self._lowest(), masked=False)
+        ragged = self.e.icmp("!=", n, self.frame.padded)
+        whole = functools.partial(self._maxima, zero, self.frame.blocks, self._lowest())
+        return self.frame.branch(ragged, whole, lambda: top)
 
-    def _rows(self, *, masked: bool) -> list[Value]:
-        """Emit the pass over the rows: logits and mask in place, column maxima as the result."""
+    def _partial(self) -> list[Value]:
+        """Emit the logits of a tile with mask, which is evaluated only where a query may differ."""
+        e, frame = self.e, self.frame
+        lo, hi = frame.whole()
+
+        def outside(side: Value, top: list[Value]) -> Sequence[Value]:
+            above = e.icmp("!=", side, e.c(0))
+            first, end = e.select(above, hi, e.c(0)), e.select(above, frame.n, lo)
+            return self._rows(first, end, top, masked=True)
+
+        top = e.loop(e.c(2), outside, self._lowest(), "phase.logits.outside", guard=False)
+        if self.pairs.logit is not None:
+            return self._rows(lo, hi, top, masked=False)
+        first, end = (e.b.sdiv(row, e.c(frame.unroll)) for row in (lo, hi))
+        return self._maxima(first, e.isub(end, first), top)
+
+    def _lowest(self) -> list[Value]:
+        return [self.e.const(-math.inf)] * self.frame.layout.vectors
+
+    def _rows(self, first: Value, end: Value, top: Sequence[Value], *, masked: bool) -> list[Value]:
+        """Emit the pass over some rows: logits and mask in place, `top` raised to their maxima."""
         e, frame, vectors = self.e, self.frame, range(self.frame.layout.vectors)
         queries = [self._queries(v) for v in vectors]
 
-        def body(i: Value, top: list[Value]) -> Sequence[Value]:
+        def body(n: Value, top: list[Value]) -> Sequence[Value]:
+            i = e.iadd(first, n)
             row, j = frame.weights(i), e.iadd(frame.arg["j0"], i)
             new = []
             for v in vectors:
@@ -94,8 +115,7 @@ class LogitPhase:
             return new
 
         name = "phase.logits.partial" if masked else "phase.logits.full"
-        lowest = [e.const(-math.inf) for _ in vectors]
-        return e.loop(frame.n, body, lowest, name, guard=False)
+        return e.loop(e.isub(end, first), body, top, name)
 
     def _pair(self, address: Value, lanes: Lanes, *, masked: bool) -> Value:
         """Emit logit and mask of one vector and return what was stored."""
@@ -107,12 +127,12 @@ class LogitPhase:
         e.store(value, address)
         return value
 
-    def _maxima(self) -> list[Value]:
-        """Emit the column maximum alone; rows past the last key hold -inf."""
+    def _maxima(self, first: Value, count: Value, top: Sequence[Value]) -> list[Value]:
+        """Emit the column maximum of blocks of rows alone; rows past the last key hold -inf."""
         e, frame, vectors = self.e, self.frame, self.frame.layout.vectors
 
         def body(i: Value, top: list[Value]) -> Sequence[Value]:
-            block = frame.weights(e.imul(i, e.c(frame.unroll)))
+            block = frame.weights(e.imul(e.iadd(first, i), e.c(frame.unroll)))
             new = list(top)
             for u in range(frame.unroll):
                 for v in range(vectors):
@@ -120,9 +140,8 @@ class LogitPhase:
                     new[k] = e.max_seen(e.load(frame.vector(frame.row(block, u), v)), new[k])
             return new
 
-        lowest = [e.const(-math.inf)] * (2 * vectors)
-        top = e.loop(frame.blocks, body, lowest, "phase.max", guard=False)
-        return [e.max_seen(top[v], top[vectors + v]) for v in range(vectors)]
+        found = e.loop(count, body, [*top, *self._lowest()], "phase.max")
+        return [e.max_seen(found[v], found[vectors + v]) for v in range(vectors)]
 
     def _queries(self, v: int) -> Value:
         """Return the row index of each lane, the last valid row repeated."""
@@ -137,6 +156,7 @@ class LogitPhase:
 
         def dense(k: int) -> Value:
             tile = e.offset(arg["p"], (k + 1) * frame.layout.tile_bytes)
-            return staging.read(e, self.pairs.staged[k], frame.vector(frame.row(tile, i), v))
+            table = self.pairs.staged[k]
+            return staging.read(e, table, staging.place(e, frame.layout, table, tile, i, v))
 
         return Lanes(e, q, j, arg["b"], arg["h"], arg["ctx"], self.pairs.int_bits, dense)

@@ -54,8 +54,29 @@ def _accumulate_present(
     return out
 
 
+@dataclass(frozen=True)
+class FarRow:
+    """A row of some cache lines that will be wanted soon.
+
+    Attributes
+    ----------
+    address : pointer
+        The first line.
+    lines : int
+        How many follow.
+    """
+
+    address: Value
+    lines: int
+
+
 def qk_tile(
-    e: VectorEmitter, layout: PanelLayout, k: Value, qt: Value, ahead: Value
+    e: VectorEmitter,
+    layout: PanelLayout,
+    k: Value,
+    qt: Value,
+    ahead: Value,
+    far: Sequence[FarRow] = (),
 ) -> list[Value]:
     """Emit the products S[r][0:W] = sum_d K[r, d] * QT[d][0:W] of R rows; return them row by row.
 
@@ -67,6 +88,8 @@ def qk_tile(
         Packed queries [D][W].
     ahead : pointer
         Memory that will be wanted soon, see `qk_rounds`.
+    far : sequence of FarRow
+        More of it, spread over the rounds.
     """
     rows, vectors, esz = layout.rows, layout.vectors, layout.esz
     vector_bytes = layout.lanes * esz
@@ -80,8 +103,10 @@ def qk_tile(
         scalars = [e.load(place, e.S) for place in places]
         return [*pointers, *_accumulate(e, acc, scalars, panel)]
 
-    def body(_: Value, carried: list[Value]) -> list[Value]:
+    def body(i: Value, carried: list[Value]) -> list[Value]:
         prefetch(e, carried[2])
+        for row in far:
+            _prefetch_share(e, row, i, qk_rounds(layout))
         for d in range(unroll):
             carried = step(carried, d)
         strides = (unroll * esz, unroll * layout.row_bytes, CACHE_LINE)
@@ -107,6 +132,14 @@ def prefetch(e: VectorEmitter, address: Value, *, write: bool = False, near: boo
     function = declare(e.b.module, "llvm.prefetch.p0", ir.VoidType(), [PTR, *[I32] * 3])
     level, data = ir.Constant(I32, 3 if near else 2), ir.Constant(I32, 1)
     e.b.call(function, [address, ir.Constant(I32, int(write)), level, data])
+
+
+def _prefetch_share(e: VectorEmitter, row: FarRow, i: Value, rounds: int) -> None:
+    """Prefetch the lines of a row that fall to round i."""
+    share = -(-row.lines // rounds)
+    for n in range(share):
+        line = e.imin(e.iadd(e.imul(i, e.c(share)), e.c(n)), e.c(row.lines - 1))
+        prefetch(e, e.offset(row.address, e.imul(line, e.c(CACHE_LINE))))
 
 
 def store_tile(

@@ -53,7 +53,11 @@ def emit_module(
         f"isa {layout.isa.name}, element {layout.element}, panel of {layout.width} queries, "
         f"tiles of {layout.block_kv} keys, register tile {layout.rows} x {layout.vectors} vectors",
     ]
-    shared = [products.qk_text(layout), packers_text(layout), unpack_text(layout)]
+    shared = [
+        products.qk_text(layout, far=bool(layout.dense)),
+        packers_text(layout),
+        unpack_text(layout),
+    ]
     if layout.v_head_dim:
         shared.append(products.pv_text(layout))
     return KernelText(commented(head, module), tuple(shared))

@@ -52,6 +52,7 @@ class PanelStep:
         self.layout, self.pairs = layout, pairs
         self.frame = PanelFrame(module, layout)
         self.e = self.frame.e
+        self.far: list[Value] = []  # rows of tables that the next panel will want, see `call_qk`
 
     def emit(self) -> None:
         """Emit the body."""
@@ -89,14 +90,18 @@ class PanelStep:
             e.b.comment(f"phase 0: stage table {k} ({table.dtype})")
             tile = e.iadd(frame.arg["p"], e.c((k + 1) * self.layout.tile_bytes))
             wanted = frame.partial if table.for_mask else e.c1(1)
+            loop = StagingLoop(e, self.layout, table, frame.arg, tile)
             with e.b.if_then(wanted):
-                StagingLoop(e, self.layout, table, frame.arg, tile).emit()
+                loop.emit()
+            first, stride = loop.next_rows()
+            self.far += [e.select(wanted, first, tile), e.select(wanted, stride, e.c(0))]
 
     def qk(self) -> list[Value]:
         """Emit phase 1; return the maximum of each column over all rows, pad rows included."""
         e, layout, frame, arg = self.e, self.layout, self.frame, self.frame.arg
         place = columns_in_memory(e, layout)
-        call_qk(e, layout, (arg["kt"], arg["qt"], frame.ahead(), arg["p"], frame.groups), place)
+        operands = (arg["kt"], arg["qt"], frame.ahead(), arg["p"], frame.groups)
+        call_qk(e, layout, operands, place, self.far)
         self._clear_rows()
         return [e.load(frame.vector(place, v)) for v in range(layout.vectors)]
 

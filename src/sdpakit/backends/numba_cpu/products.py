@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 
 from llvmlite import ir
 
+from sdpakit.backends.numba_cpu import storage
 from sdpakit.backends.numba_cpu.functions import declare, new_function, new_module
 from sdpakit.backends.numba_cpu.irtypes import I64, Value
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.microkernels import (
     CACHE_LINE,
+    FarRow,
     PvOperands,
     pv_tile,
     qk_rounds,
@@ -31,9 +33,12 @@ QK_ARGUMENTS = ("k", "qt", "ahead", "s", "groups", "top")
 PV_ARGUMENTS = ("vt", "p", "out", "alpha", "first", "n", "block_kv", "guarded")
 
 
-def qk_text(layout: PanelLayout) -> str:
-    """Return the module with the function that `call_qk` calls."""
-    return _qk_text(replace(_element_only(layout), head_dim=layout.head_dim))
+def qk_text(layout: PanelLayout, *, far: bool = False) -> str:
+    """Return the module with the function that `call_qk` calls, with tables if `far`."""
+    width = replace(_element_only(layout), head_dim=layout.head_dim)
+    if not far:
+        return _qk_text(width)
+    return _qk_text(replace(width, dense=layout.dense, block_kv_wish=layout.block_kv))
 
 
 def pv_text(layout: PanelLayout) -> str:
@@ -46,7 +51,7 @@ def _element_only(layout: PanelLayout) -> PanelLayout:
 
 
 def _qk_name(layout: PanelLayout) -> str:
-    return f"qk_{layout.head_dim}"
+    return "_".join([f"qk_{layout.head_dim}", *layout.dense])
 
 
 def _pv_name(layout: PanelLayout) -> str:
@@ -56,15 +61,17 @@ def _pv_name(layout: PanelLayout) -> str:
 @functools.lru_cache(maxsize=64)
 def _qk_text(layout: PanelLayout) -> str:
     module = new_module("sdpakit_qk")
-    b = new_function(module, _qk_name(layout), QK_ARGUMENTS, result=ir.VoidType())
-    e, arg = VectorEmitter(b, layout.isa, layout.element), b.function.args
-    k, qt, ahead, s, groups, top = arg
+    tables = [f"{name}{n}" for n in range(len(layout.dense)) for name in ("rows", "stride")]
+    names = (*QK_ARGUMENTS, *tables)
+    b = new_function(module, _qk_name(layout), names, result=ir.VoidType())
+    e = VectorEmitter(b, layout.isa, layout.element)
+    k, qt, ahead, s, groups, top, *far = b.function.args
     b.comment("raw products in register tiles, and the maximum of each column of them")
 
     def body(g: Value, tops: list[Value]) -> Sequence[Value]:
         rows = e.offset(k, e.imul(g, e.c(layout.rows * layout.k_row_bytes)))
         wanted = e.offset(ahead, e.imul(g, e.c(qk_rounds(layout) * CACHE_LINE)))
-        products = qk_tile(e, layout, rows, e.pointer(qt), wanted)
+        products = qk_tile(e, layout, rows, e.pointer(qt), wanted, _far_rows(e, layout, g, far))
         target = e.offset(s, e.imul(g, e.c(layout.rows * layout.row_bytes)))
         return store_tile(e, layout, products, target, tops)
 
@@ -75,8 +82,26 @@ def _qk_text(layout: PanelLayout) -> str:
     return str(module)
 
 
+def _far_rows(
+    e: VectorEmitter, layout: PanelLayout, g: Value, far: Sequence[Value]
+) -> list[FarRow]:
+    """Return the rows of tables that fall to register tile g: all W of them to those of a tile."""
+    last, found = e.c(layout.width - 1), []
+    for dtype, first, stride in zip(layout.dense, far[::2], far[1::2], strict=True):
+        share = -(-layout.width * layout.rows // layout.block_kv)
+        lines = -(-layout.block_kv * storage.itemsize(dtype) // CACHE_LINE) + 1
+        for n in range(share):
+            row = e.imin(e.iadd(e.imul(g, e.c(share)), e.c(n)), last)
+            found.append(FarRow(e.pointer(e.iadd(first, e.imul(row, stride))), lines))
+    return found
+
+
 def call_qk(
-    e: VectorEmitter, layout: PanelLayout, operands: Sequence[Value], top: Value | None = None
+    e: VectorEmitter,
+    layout: PanelLayout,
+    operands: Sequence[Value],
+    top: Value | None = None,
+    far: Sequence[Value] = (),
 ) -> None:
     """Emit the products S[j][0:W] = <q, k_j> of whole register tiles.
 
@@ -87,9 +112,12 @@ def call_qk(
         how many register tiles (at least one).
     top : pointer or None
         Where the maximum of each column goes, see `store_tile`; None drops it.
+    far : sequence of values
+        First row and stride of each of the dense tables, where they will be wanted soon.
     """
     place = columns_in_memory(e, layout) if top is None else top
-    _call(e, _qk_name(layout), [*operands, place])
+    name = _qk_name(layout if far else replace(layout, dense=()))
+    _call(e, name, [*operands, place, *far])
 
 
 def columns_in_memory(e: VectorEmitter, layout: PanelLayout) -> Value:

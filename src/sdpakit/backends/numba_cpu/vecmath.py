@@ -390,3 +390,30 @@ def _exchange_lanes(e: VectorEmitter, vectors: Sequence[Value], per_lane: int) -
         joined = [e.shuffle(a, b, wanted) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
         parts.append(_exchange_lanes(e, joined, per_lane))
     return [vector for pair in zip(*parts, strict=True) for vector in pair]
+
+
+def transpose_bytes(e: VectorEmitter, rows: Sequence[Value]) -> list[Value]:
+    """Return the transpose of w vectors of w bytes, as fewer vectors that follow each other.
+
+    The bytes of up to four rows are joined into integers with shifts, which leaves the unit of the
+    shuffles to those that make a key's integers adjacent.
+    """
+    joined = min(4, e.w)
+    wide = [e.b.zext(row, e.IV(8 * joined)) for row in rows]
+    packed = []
+    for first in range(0, e.w, joined):
+        value = wide[first]
+        for r in range(1, joined):
+            value = e.or_(value, e.b.shl(wide[first + r], e.iconst(8 * r, 8 * joined)))
+        packed.append(value)
+    return _interleave(e, packed)
+
+
+def _interleave(e: VectorEmitter, vectors: Sequence[Value]) -> list[Value]:
+    """Return the elements of G vectors (a power of two) in turn, as G vectors."""
+    if len(vectors) == 1:
+        return list(vectors)
+    even, odd = _interleave(e, vectors[::2]), _interleave(e, vectors[1::2])
+    halves = (range(e.w // 2), range(e.w // 2, e.w))
+    lanes = [[x for lane in half for x in (lane, e.w + lane)] for half in halves]
+    return [e.shuffle(a, b, half) for a, b in zip(even, odd, strict=True) for half in lanes]

@@ -309,7 +309,8 @@ class BackwardStep:
 
         def dense(k: int) -> Value:
             tile = e.offset(arg["staged"], k * self.layout.tile_bytes)
-            return staging.read(e, self.terms.staged[k], self.vector(self.row(tile, j), v))
+            table = self.terms.staged[k]
+            return staging.read(e, table, staging.place(e, self.layout, table, tile, j, v))
 
         key = e.iadd(arg["j0"], j)
         return _NumberedLanes(

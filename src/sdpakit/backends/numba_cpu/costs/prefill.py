@@ -127,7 +127,8 @@ class StepCosts:
         layout = self.layout
         if not layout.dense:
             return 0.0
-        blocks = -(-n // layout.lanes) * self.round("step", "stage.blocks")
+        vector = -(-n // layout.lanes) * self.round("step", "stage.blocks")
+        blocks = layout.vectors * (vector + self.round("step", "stage.vectors"))
         moved = sum(DTYPES[dtype].itemsize for dtype in layout.dense) * n * layout.width
         return blocks + moved / bytes_per_cycle(self.table_bytes, self.caches)
 
