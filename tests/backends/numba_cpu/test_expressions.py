@@ -144,3 +144,20 @@ def test_a_bool_scalar_chooses():
     for on in (True, False):
         found, right = check(root, ([20, 20], [5, 5], [0, 0]), {"on": on}, {})
         np.testing.assert_array_equal(found, right)
+
+
+@pytest.mark.parametrize("accum", ["float32", "float64"])
+@pytest.mark.parametrize("isa", available_isas())
+def test_a_product_over_a_cap_takes_two_roundings(accum, isa):
+    """CAP-1: the ratio of scale and cap may be out of range, what comes out counts."""
+    capped = Binary("div", Binary("mul", Scalar("scale"), Dot()), Scalar("softcap"))
+    world, info = ([20, 20], [30, 30], [0, 0]), np.finfo(accum)
+    for scale, cap in [(0.125, 50.0), (-0.3, 7e-3), (0.125, 1e38), (-1.0, 1e-38), (0.0, 2.0)]:
+        scalars = {"scale": scale, "softcap": cap}
+        found, _ = check(capped, world, scalars, {}, accum=accum, isa=isa)
+        dot = np.resize(np.asarray(SPECIAL, accum), found.shape).astype(np.longdouble)
+        with np.errstate(invalid="ignore"):
+            exact = dot * np.longdouble(scale) / np.longdouble(cap)
+            near = abs(found - exact) <= info.eps * abs(exact) + info.smallest_subnormal
+        large = np.isinf(found) & (abs(exact) > info.max) & (np.sign(found) == np.sign(exact))
+        assert (near | large | (found == exact) | (np.isnan(found) & np.isnan(exact))).all()

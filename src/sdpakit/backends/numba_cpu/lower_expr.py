@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from llvmlite import ir
 
 from sdpakit.backends.numba_cpu.context import BATCH_SLOTS, ContextLayout
-from sdpakit.backends.numba_cpu.irtypes import Value
+from sdpakit.backends.numba_cpu.irtypes import F64, I64, Value
 from sdpakit.errors import LoweringError
 from sdpakit.expr.nodes import (
     Binary,
@@ -123,6 +123,12 @@ class Walker:
                 return self.dot
             case Unary(op=op, x=x):
                 return self._unary(op, x.type, self.values[x])
+            case Binary(
+                op="div",
+                a=Binary(op="mul", a=Scalar(name=above), b=Dot()),
+                b=Scalar(name=below),
+            ):
+                return self._ratio_times_dot(above, below)
             case Binary(op=op, a=a, b=b):
                 return self._binary(op, a.type, self.values[a], self.values[b])
             case Select(cond=cond, a=a, b=b):
@@ -146,6 +152,23 @@ class Walker:
             return self.e.load_ctx_float(self.lanes.ctx, slot)
         number = self.e.load_ctx_int(self.lanes.ctx, slot)
         return number if kind == "int" else self.e.icmp("!=", number, self.e.c(0))
+
+    def _ratio_times_dot(self, above: str, below: str) -> Value:
+        """Return above * dot / below (CAP-1) without a division for each vector.
+
+        As many roundings: the ratio is one of float64. It is a number below 1 times a power of two,
+        so that the first product cannot overflow and a ratio out of range of the element counts.
+        """
+        e, b, slots = self.e, self.e.b, self.context.scalar_slots
+        numbers = [e.load_ctx_double(self.lanes.ctx, slots[name]) for name in (above, below)]
+        with b.goto_entry_block():
+            bits = b.bitcast(b.fdiv(*numbers), I64)
+            exponent = b.bitcast(b.and_(bits, e.c(0x7FF << 52)), F64)
+            half = b.or_(b.and_(bits, e.c(~(0x7FF << 52))), e.c(1022 << 52))
+            largest = F64(2.0 ** (1023 if e.element == "float64" else 127))
+            power = e.narrow(e.min(b.fmul(exponent, F64(2.0)), largest))
+            fraction = e.narrow(b.bitcast(half, F64))
+        return e.mul(e.mul(self.dot, self._vector(fraction)), self._vector(power))
 
     def _offset(self, address: Value, index: Value, stride: Value) -> Value:
         return self.e.iadd(address, self.e.imul(index, stride))

@@ -16,6 +16,7 @@ from llvmlite import ir
 from sdpakit.backends.numba_cpu import storage, vecmath
 from sdpakit.backends.numba_cpu.functions import declare
 from sdpakit.backends.numba_cpu.irtypes import (
+    F64,
     I1,
     I8,
     I32,
@@ -294,12 +295,26 @@ class VectorEmitter:
         return loaded
 
     def load_ctx_int(self, ctx: Value, slot: int) -> Value:
-        """Load slot `slot` of the context as an i64."""
-        return self.load_constant(self.offset(ctx, 8 * slot), I64, 8)
+        """Load slot `slot` of the context, an argument of the function, as an i64.
+
+        All that is loaded from the context is so on entry: no pass moves it out of loops.
+        """
+        with self.b.goto_entry_block():
+            return self.load_constant(self.offset(ctx, 8 * slot), I64, 8)
+
+    def load_ctx_double(self, ctx: Value, slot: int) -> Value:
+        """Load the float64 in a slot of the context."""
+        with self.b.goto_entry_block():
+            return self.load_constant(self.offset(ctx, 8 * slot), F64, 8)
 
     def load_ctx_float(self, ctx: Value, slot: int) -> Value:
         """Load the float64 in a slot of the context and return it as a scalar of the element."""
-        number = self.load_constant(self.offset(ctx, 8 * slot), ir.DoubleType(), 8)
+        number = self.load_ctx_double(ctx, slot)
+        with self.b.goto_entry_block():
+            return self.narrow(number)
+
+    def narrow(self, number: Value) -> Value:
+        """Return a float64 as a scalar of the element."""
         return number if self.element == "float64" else self.b.fptrunc(number, self.S)
 
     def load_i64(self, address: Value) -> Value:
