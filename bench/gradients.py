@@ -1,198 +1,107 @@
-"""`python -m bench.gradients`: the backward pass beside that of torch and the multiply-add ceiling.
+"""The check of the backward pass before the clock: dq, dk and dv in float64, and their bounds.
 
-The forward pass is outside the clock on both sides: ours has what it saved, torch its graph. Flops
-are those of the five products, 10 * heads * q_len * kv_len * head_dim, and half of it if causal.
+Written from the definition with NumPy alone, as the check of the forward pass (`oracle.py`), and in
+its manner: errors of independent elements add in quadrature; what is common to a row, the errors of
+its denominator and of the sum of dout * out, is carried through the sums over its keys as it is.
 """
 
 from __future__ import annotations
 
-import importlib
-import json as json_module
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Any
+from dataclasses import dataclass
 
-import typer
-from rich.console import Console
-from rich.table import Table
+import numpy as np
 
-from bench import environment
-from bench.workloads import Goal, Workload
+from bench.inputs import Array, Inputs
+from bench.oracle import LAMBDA, ROUNDOFF, SMALLEST_NORMAL, Expected, Terms, terms_of
+from bench.workloads import Workload
 
-SCHEMA = "sdpakit-gradients/1"
-_L2048 = Workload("", batch=1, q_heads=4, kv_heads=4, q_len=2048, kv_len=2048, head_dim=64)
-_L512 = replace(_L2048, q_heads=8, kv_heads=8, q_len=512, kv_len=512)
-_D128 = replace(_L2048, head_dim=128)
 
-WORKLOADS: tuple[Workload, ...] = (
-    replace(_L2048, name="grad_f32_l2048_d64", goal=Goal(0.88, 1.3, "torch")),
-    replace(
-        _L2048, name="grad_f32_l2048_d64_causal", mask="causal", goal=Goal(0.85, 1.55, "torch")
-    ),
-    replace(_D128, name="grad_f32_l2048_d128", goal=Goal(0.88, 1.15, "torch")),
-    replace(_D128, name="grad_f32_l2048_d128_causal", mask="causal", goal=Goal(0.86, 1.4, "torch")),
-    replace(_L512, name="grad_f32_l512_d64"),
-    replace(_L512, name="grad_f32_l512_d64_causal", mask="causal"),
-)
-# Largest difference from torch that is timed, as a share of the largest gradient: both are float32.
-DIFFERENCE_LIMIT = 1e-4
+def expect(workload: Workload, inputs: Inputs) -> Expected:
+    """Compute all gradients of the first and the last head.
 
-Gradients = tuple[Any, Any, Any]
+    Parameters
+    ----------
+    workload : Workload
+        One batch entry in float32, with as many kv heads as query heads and as many keys as rows.
+    inputs : Inputs
+        Its arrays.
+
+    Returns
+    -------
+    Expected
+        Of an answer of shape (3, heads, length, head_dim): dq, dk and dv.
+    """
+    heads = sorted({0, workload.q_heads - 1})
+    rows = np.arange(workload.q_len)
+    parts = [_one_head(workload, inputs, head, rows) for head in heads]
+    out, bound = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    which = np.tile(np.repeat(np.arange(3), len(rows)), len(heads))
+    head = np.repeat(heads, 3 * len(rows))
+    return Expected(which, head, np.tile(rows, 3 * len(heads)), out, bound, bound)
+
+
+def _one_head(workload: Workload, inputs: Inputs, head: int, rows: Array) -> tuple[Array, Array]:
+    """Return dq, dk and dv of one head, one below the other, and the allowed errors."""
+    assert inputs.dout is not None, "a workload with a backward pass has it"
+    terms = terms_of(workload, inputs, 0, head, rows)
+    q, k, dout = (a[0, head].astype(np.float64) for a in (inputs.q, inputs.k, inputs.dout))
+    dp = dout @ terms.v.T
+    delta = (dout * terms.out).sum(axis=-1, keepdims=True)
+    ds = terms.p * (dp - delta)
+    scale, u = terms.scale, ROUNDOFF["float32"]
+    found = np.concatenate((scale * ds @ k, scale * ds.T @ q, terms.p.T @ dout))
+    bound = _Errors(terms, q, k, dout, dp, delta, ds).bounds(u)
+    return found, LAMBDA * bound + 2 * u * np.abs(found) + SMALLEST_NORMAL["float32"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """What was measured of one workload.
+class _Errors:
+    """What the errors of one head are made of."""
 
-    Attributes
-    ----------
-    name : str
-        The workload.
-    difference : float
-        Largest difference of dq, dk or dv from torch, relative to the largest element.
-    milliseconds : mapping of str to float or None
-        Median of "ours" and "torch".
-    share, ratio : float or None
-        Of the ceiling; times torch. Medians over pairs of the same round.
-    samples : mapping
-        All samples, by call.
-    """
+    terms: Terms
+    q: Array
+    k: Array
+    dout: Array
+    dp: Array
+    delta: Array
+    ds: Array
 
-    name: str
-    difference: float
-    milliseconds: Mapping[str, float | None]
-    share: float | None
-    ratio: float | None
-    samples: Mapping[str, list[dict[str, Any]]]
+    def bounds(self, u: float) -> Array:
+        """Return one standard deviation of dq, dk and dv, at a unit roundoff."""
+        p, scale, mask = self.terms.p, self.terms.scale, self.terms.mask
+        rho, denominator = self.terms.weight_error(u, 0.0)
+        p_error2 = p**2 * (rho**2 + denominator**2)
+        delta_error = self._delta_error(u)
+        ds_error2 = self._ds_error2(u, rho, denominator, delta_error)
+        k2, q2, dout2 = self.k**2, self.q**2, self.dout**2
+        of_row = denominator * np.abs(self.ds @ self.k) + delta_error * np.abs(p @ self.k)
+        dq = scale * (np.sqrt(ds_error2 @ k2) + of_row)
+        dq += scale * _sums(u, mask, self.ds, self.k)
+        dk = scale * (np.sqrt(ds_error2.T @ q2) + _sums(u, mask.T, self.ds.T, self.q))
+        dv = np.sqrt(p_error2.T @ dout2) + _sums(u, mask.T, p.T, self.dout)
+        return np.concatenate((dq, dk, dv))
 
+    def _delta_error(self, u: float) -> Array:
+        """Return the error of the sums of dout * out, from those of out and of the sum."""
+        out_error = self.terms.bound(u, 0.0) / LAMBDA
+        terms2 = (self.dout * self.terms.out) ** 2
+        width = self.dout.shape[1]
+        of_sum = u**2 * width * np.maximum(self.delta**2, terms2.sum(axis=-1, keepdims=True))
+        error: Array = np.sqrt((self.dout**2 * out_error**2).sum(axis=-1, keepdims=True) + of_sum)
+        return error
 
-def flops(workload: Workload) -> float:
-    """Return the floating-point operations of the five products over the useful pairs."""
-    return workload.flops * 2.5
-
-
-def calls_of(workload: Workload, threads: int) -> dict[str, Callable[[], Gradients]]:
-    """Return the backward passes of ours and of torch, ready to be timed."""
-    import numpy as np
-
-    from bench import inputs, targets
-
-    made = inputs.make(workload)
-    dout = np.random.default_rng(1).standard_normal(made.q.shape, dtype=np.float32)
-    sdpakit, torch = (importlib.import_module(name) for name in ("sdpakit", "torch"))
-    torch.set_num_threads(threads)
-    backward = sdpakit.compile_backward(targets.spec_of(sdpakit, workload), backend="numba_cpu")
-    _, saved = backward.forward(made.q, made.k, made.v, threads=threads)
-    leaves = [torch.from_numpy(x).requires_grad_() for x in (made.q, made.k, made.v)]
-    attention = torch.nn.functional.scaled_dot_product_attention
-    out = attention(*leaves, is_causal=workload.mask == "causal")
-    upstream = torch.from_numpy(dout)
-
-    def ours() -> Gradients:
-        found = backward(made.q, made.k, made.v, dout, saved=saved, threads=threads)
-        return found.dq, found.dk, found.dv
-
-    def theirs() -> Gradients:
-        found: Gradients = torch.autograd.grad(out, leaves, upstream, retain_graph=True)
-        return found
-
-    return {"ours": ours, "torch": theirs}
+    def _ds_error2(self, u: float, rho: Array, denominator: Array, delta_error: Array) -> Array:
+        """Return the squared errors of the gradients of the logits."""
+        width = self.dout.shape[1]
+        norm2 = self.dout**2 @ (self.terms.v**2).T
+        dp_error2 = u**2 * width * np.maximum(self.dp**2, norm2)
+        relative2 = rho**2 + denominator**2 + (2 * u) ** 2
+        error2: Array = relative2 * self.ds**2 + self.terms.p**2 * (dp_error2 + delta_error**2)
+        return error2
 
 
-def largest_difference(ours: Gradients, other: Gradients) -> float:
-    """Return the largest difference of two results, relative to the largest element."""
-    pairs = [(a, b.numpy()) for a, b in zip(ours, other, strict=True)]
-    return max(float(abs(a - b).max() / abs(b).max()) for a, b in pairs)
-
-
-def run(workload: Workload, plan: Any, ceiling: Any) -> Row:
-    """Check and time one workload.
-
-    Raises
-    ------
-    RuntimeError
-        If the gradients are not those of torch.
-    """
-    from bench import timing
-
-    calls = calls_of(workload, plan.threads)
-    difference = largest_difference(calls["ours"](), calls["torch"]())
-    if not difference <= DIFFERENCE_LIMIT:
-        raise RuntimeError(f"{workload.name}: {difference:.2g} of the largest gradient from torch")
-    samples = timing.measure({"ceiling": ceiling.call, **calls}, plan)
-    seconds = {name: timing.typical_seconds(samples[name], plan) for name in calls}
-    slower = timing.paired_ratio(samples["ours"], samples["ceiling"], plan)
-    ratio = timing.paired_ratio(samples["torch"], samples["ours"], plan)
-    share = None if slower is None else flops(workload) / ceiling.work / slower.median
-    return Row(
-        name=workload.name,
-        difference=difference,
-        milliseconds={name: None if s is None else 1e3 * s for name, s in seconds.items()},
-        share=share,
-        ratio=None if ratio is None else ratio.median,
-        samples={name: [asdict(s) for s in own] for name, own in samples.items()},
-    )
-
-
-def table(rows: list[Row], threads: int) -> Table:
-    """Return the rows for the terminal."""
-    goals = {workload.name: workload.goal or Goal() for workload in WORKLOADS}
-    made = Table(title=f"backward pass, float32, threads: {threads}")
-    made.add_column("workload")
-    for name in ("ours, ms", "torch, ms", "of the ceiling", "goal", "times torch", "goal "):
-        made.add_column(name, justify="right")
-    for row in rows:
-        goal = goals[row.name] if threads == 1 else Goal()
-        made.add_row(
-            row.name,
-            *(_number(row.milliseconds[name], ".1f") for name in ("ours", "torch")),
-            _number(row.share, ".0%"),
-            _number(goal.share, ".0%"),
-            _number(row.ratio, ".2f"),
-            _number(goal.ratio, ".2f"),
-        )
-    return made
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
-
-
-Cases = Annotated[list[str] | None, typer.Option("--case", help="Run this workload; repeatable.")]
-Threads = Annotated[int, typer.Option(min=1, help="1 = processor time; more = wall time.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Where to write all samples.")]
-
-
-def main(case: Cases = None, threads: Threads = 1, rounds: Rounds = 7, json: Json = None) -> None:
-    """Check the gradients against those of torch, then time both beside the ceiling."""
-    known = [workload.name for workload in WORKLOADS]
-    if unknown := [name for name in case or [] if name not in known]:
-        raise typer.BadParameter(f"case: got {unknown}\n  allowed: {', '.join(known)}")
-    prepared = environment.prepare(threads)
-    # Imported here: NumPy and torch read thread counts and affinity while they are loaded.
-    from bench import ceilings, timing
-
-    plan = timing.Plan(threads, rounds, 0.06 if threads == 1 else 0.25)
-    ceiling = ceilings.fma_ceiling("float32", threads)
-    chosen = [workload for workload in WORKLOADS if not case or workload.name in case]
-    rows = [run(workload, plan, ceiling) for workload in chosen]
-    document = {
-        "schema": SCHEMA,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": environment.describe(prepared),
-        "rows": [asdict(row) for row in rows],
-    }
-    path = json or environment.local_result(f"gradients-{threads}t")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json_module.dumps(document, indent=1) + "\n", encoding="utf-8")
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(table(rows, threads))
-    console.print(f"all samples: {path}", highlight=False)
-
-
-if __name__ == "__main__":
-    typer.run(main)
+def _sums(u: float, mask: Array, a: Array, b: Array) -> Array:
+    """Return the errors of the sums in a @ b, where mask says which terms there are."""
+    count = mask.sum(axis=-1, keepdims=True)
+    error: Array = u * np.sqrt(count) * np.maximum(np.abs(a @ b), np.sqrt(a**2 @ b**2))
+    return error

@@ -28,6 +28,8 @@ class Inputs:
         Booleans (1, 1, q_len, kv_len), True = may attend; only of workloads whose mask is an array.
     bias : Array or None
         float32, (1, 1 or q_heads, q_len, kv_len).
+    dout : Array or None
+        Gradient with respect to out, in the shape of q; only of the backward pass.
     """
 
     q: Array
@@ -35,6 +37,7 @@ class Inputs:
     v: Array
     mask: Array | None
     bias: Array | None
+    dout: Array | None = None
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -54,7 +57,8 @@ def make(workload: Workload) -> Inputs:
     q = normal(w.batch, w.q_heads, w.q_len, w.head_dim)
     k = normal(w.batch, w.kv_heads, w.kv_len, w.head_dim)
     v = normal(w.batch, w.kv_heads, w.kv_len, w.head_dim)
-    return Inputs(q, k, v, _mask(w, rng), _bias(w, rng))
+    mask, bias = _mask(w, rng), _bias(w, rng)
+    return Inputs(q, k, v, mask, bias, normal(*q.shape) if w.backward else None)
 
 
 def visible(workload: Workload, rows: Array) -> Array:

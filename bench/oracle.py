@@ -17,14 +17,14 @@ from bench.workloads import Workload
 
 LAMBDA = 4.0
 _EDGE_ROWS, _MIDDLE_ROWS = 8, 32
-_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 _ACCUMULATOR = {
     "float16": "float32",
     "bfloat16": "float32",
     "float32": "float32",
     "float64": "float64",
 }
-_SMALLEST_NORMAL = {
+SMALLEST_NORMAL = {
     "float16": 2.0**-14,
     "bfloat16": 2.0**-126,
     "float32": 2.0**-126,
@@ -32,7 +32,7 @@ _SMALLEST_NORMAL = {
 }
 
 # An exponential is computed to within this many units of roundoff.
-_EXP_UNITS = 4.0
+EXP_UNITS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +132,17 @@ def _one_head(
     workload: Workload, inputs: Inputs, batch: int, head: int, rows: Array
 ) -> tuple[Array, Array, Array]:
     """Return out and both bounds of some rows of one head."""
+    terms = terms_of(workload, inputs, batch, head, rows)
+    storage = ROUNDOFF[workload.dtype]
+    accumulator = ROUNDOFF[_ACCUMULATOR[workload.dtype]]
+    final = storage * np.abs(terms.out) + SMALLEST_NORMAL[workload.dtype]
+    strict = terms.bound(accumulator, 0.0) + final
+    lenient = terms.bound(accumulator, storage) + final
+    return terms.out, strict, lenient
+
+
+def terms_of(workload: Workload, inputs: Inputs, batch: int, head: int, rows: Array) -> Terms:
+    """Return weights and out of some rows of one head, and what their bounds are made of."""
     kv_head = head // (workload.q_heads // workload.kv_heads)
     # A float64 answer needs a judge that is finer than itself.
     wide = np.longdouble if workload.dtype == "float64" else np.float64
@@ -148,19 +159,12 @@ def _one_head(
     m = x.max(axis=-1, keepdims=True)
     p = np.exp(x - m)
     p /= p.sum(axis=-1, keepdims=True)
-    out = p @ v
-    terms = _Terms(p, v, out, np.where(mask, x, 0.0), m, mask, scale, dot, np.sqrt(q**2 @ (k**2).T))
-    storage = _ROUNDOFF[workload.dtype]
-    accumulator = _ROUNDOFF[_ACCUMULATOR[workload.dtype]]
-    tiny = _SMALLEST_NORMAL[workload.dtype]
-    final = storage * np.abs(out) + tiny
-    strict = terms.bound(accumulator, 0.0) + final
-    lenient = terms.bound(accumulator, storage) + final
-    return out, strict, lenient
+    norm = np.sqrt(q**2 @ (k**2).T)
+    return Terms(p, v, p @ v, np.where(mask, x, 0.0), m, mask, scale, dot, norm)
 
 
 @dataclass(frozen=True, slots=True)
-class _Terms:
+class Terms:
     """What the bound of one head is made of: arrays over (rows, keys), but for v and out."""
 
     p: Array
@@ -173,8 +177,8 @@ class _Terms:
     dot: Array
     dot_norm: Array
 
-    def bound(self, u: float, u_stored: float) -> Array:
-        """Return the allowed error before the last rounding.
+    def weight_error(self, u: float, u_stored: float) -> tuple[Array, Array]:
+        """Return the relative error of weights before they are divided, and of what divides them.
 
         Parameters
         ----------
@@ -191,13 +195,19 @@ class _Terms:
         logit_error += (2 * u + u_stored) * np.abs(self.x)
         rho = (
             logit_error
-            + _EXP_UNITS * u
+            + EXP_UNITS * u
             + u_stored
             + u * np.where(self.mask, np.abs(self.x - self.m), 0.0)
         )
+        sums = np.sqrt((self.p**2 * rho**2).sum(axis=-1, keepdims=True)) + u * np.sqrt(count)
+        return rho, sums
+
+    def bound(self, u: float, u_stored: float) -> Array:
+        """Return the allowed error before the last rounding; parameters as of `weight_error`."""
+        rho, denominator = self.weight_error(u, u_stored)
+        count = self.mask.sum(axis=-1, keepdims=True)
         p2, v2 = self.p**2, self.v**2
         weights: Any = np.sqrt((p2 * rho**2) @ v2)
         sums = u * np.sqrt(count) * np.maximum(np.abs(self.out), np.sqrt(p2 @ v2))
-        denominator = np.sqrt((p2 * rho**2).sum(axis=-1, keepdims=True)) + u * np.sqrt(count)
         bound: Array = LAMBDA * (weights + sums + np.abs(self.out) * denominator)
         return bound

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from bench import inputs, oracle
+from bench import gradients, inputs, oracle
 from bench.ceilings import CeilingCache
 from bench.results import SCHEMA, Attempt, Document, ResultRecord, Status, result
 from bench.targets import Case, Prepared, Target, UnsupportedByTarget
@@ -71,7 +71,8 @@ def run_workload(
     """Check and time all targets on one workload; see `run`."""
     announce(f"{workload.name}: reference")
     case = Case(workload, inputs.make(workload), plan.threads)
-    expected = oracle.expect(workload, case.inputs)
+    judge = gradients if workload.backward else oracle
+    expected = judge.expect(workload, case.inputs)
     attempts: dict[str, Attempt] = {}
     ceiling = ceilings.of(workload)
     calls: dict[str, Callable[[], object]] = {"ceiling": ceiling.call}

@@ -42,9 +42,10 @@ class Prepared:
     Attributes
     ----------
     call : callable
-        Computes the workload and returns the target's own array.
+        Computes the workload and returns the target's own array or arrays.
     to_numpy : callable
-        Turns that array into one of NumPy, (batch, q_heads, q_len, head_dim).
+        Turns that array into one of NumPy, (batch, q_heads, q_len, head_dim); gradients, of one
+        batch entry, into dq, dk and dv in place of entries.
     """
 
     call: Callable[[], Any]
@@ -102,18 +103,32 @@ class Ours:
             raise UnsupportedByTarget("the workload is in its plainest form already")
         if self._threads == case.threads:
             raise UnsupportedByTarget(f"the whole run uses {case.threads} thread")
+        threads = case.threads if self._threads is None else self._threads
         sdpakit = importlib.import_module("sdpakit")
+        if workload.backward:
+            return _our_gradients(sdpakit, case, threads)
         kernel = sdpakit.compile(spec_of(sdpakit, workload), backend="numba_cpu")
         i = case.inputs
         options = {
             name: array for name, array in (("bias", i.bias), ("mask", i.mask)) if array is not None
         }
-        threads = case.threads if self._threads is None else self._threads
 
         def call() -> Any:
             return kernel(i.q, i.k, i.v, threads=threads, **options)
 
         return Prepared(call, _first_output if workload.statistics else np.asarray)
+
+
+def _our_gradients(sdpakit: Any, case: Case, threads: int) -> Prepared:
+    """Compile the gradients, and run the forward pass, which keeps what they need."""
+    i = case.inputs
+    backward = sdpakit.compile_backward(spec_of(sdpakit, case.workload), backend="numba_cpu")
+    _, saved = backward.forward(i.q, i.k, i.v, threads=threads)
+
+    def call() -> Any:
+        return backward(i.q, i.k, i.v, i.dout, saved=saved, threads=threads)
+
+    return Prepared(call, lambda found: np.concatenate((found.dq, found.dk, found.dv)))
 
 
 def spec_of(sdpakit: Any, workload: Workload) -> Any:
@@ -169,12 +184,25 @@ class Torch:
         elif i.bias is not None:
             options["attn_mask"] = torch.from_numpy(i.bias)
         attention = torch.nn.functional.scaled_dot_product_attention
+        if w.backward:
+            leaves = [tensor.requires_grad_() for tensor in (q, k, v)]
+            return _torch_gradients(torch, attention(*leaves, **options), leaves, i.dout)
 
         def call() -> Any:
             with torch.no_grad():
                 return attention(q, k, v, **options)
 
         return Prepared(call, _from_torch)
+
+
+def _torch_gradients(torch: Any, out: Any, leaves: list[Any], dout: Array | None) -> Prepared:
+    """Return a call of the backward pass over a graph that stays."""
+    upstream = torch.from_numpy(dout)
+
+    def call() -> Any:
+        return torch.autograd.grad(out, leaves, upstream, retain_graph=True)
+
+    return Prepared(call, lambda found: np.concatenate([tensor.numpy() for tensor in found]))
 
 
 def _torch_tensor(torch: Any, array: Array) -> Any:
@@ -208,6 +236,8 @@ class OnnxRuntime:
 
     def prepare(self, case: Case) -> Prepared:
         """Build a model of one node and a session for it."""
+        if case.workload.backward:
+            raise UnsupportedByTarget("no gradients at inference")
         reason = self._operator.refusal(case.workload)
         if reason:
             raise UnsupportedByTarget(reason)
@@ -260,6 +290,8 @@ class PlainNumpy:
     def prepare(self, case: Case) -> Prepared:
         """Lay out the mask; the rest happens in the call."""
         w, i = case.workload, case.inputs
+        if w.backward:
+            raise UnsupportedByTarget("NumPy has no gradients")
         accumulator = np.float64 if w.dtype == "float64" else np.float32
         size = w.batch * w.q_heads * w.q_len * w.kv_len * np.dtype(accumulator).itemsize
         if size > _NUMPY_LOGITS_LIMIT:

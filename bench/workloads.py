@@ -15,7 +15,7 @@ Mask = Literal["none", "causal", "causal_predicate", "window", "random", "docume
 Bias = Literal["none", "shared", "per_head"]
 Resource = Literal["fma", "read"]
 
-GROUPS = ("quick", "floor", "full")
+GROUPS = ("quick", "floor", "backward", "full")
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 DOCUMENT_LENGTH = 512
 
@@ -65,6 +65,8 @@ class Workload:
         An additive float32 array, one matrix for all heads or one for each.
     statistics : bool
         Ask for the row statistics as well.
+    backward : bool
+        Compute dq, dk and dv in place of out; the forward pass is outside the clock.
     resource : {"fma", "read"}
         The ceiling that bounds the workload.
     groups : tuple of str
@@ -85,6 +87,7 @@ class Workload:
     window: int = 0
     bias: Bias = "none"
     statistics: bool = False
+    backward: bool = False
     resource: Resource = "fma"
     groups: tuple[str, ...] = ("full",)
     floor: Goal | None = None
@@ -109,8 +112,9 @@ class Workload:
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of the two products over the useful pairs."""
-        return 4 * self.batch * self.q_heads * self.head_dim * self.pairs
+        """Floating-point operations over the useful pairs: of two products, or five backward."""
+        products = 5 if self.backward else 2
+        return 2 * products * self.batch * self.q_heads * self.head_dim * self.pairs
 
     @property
     def kv_bytes(self) -> int:
@@ -206,23 +210,41 @@ _MASKS = (
 )
 
 _GQA = Workload("", 1, 32, 8, q_len=1, kv_len=32768, head_dim=128, resource="read")
-_HALF = replace(_GQA, goal=Goal(0.75, 4.0), goal_two_threads=Goal(0.85))
+_MHA = replace(_GQA, kv_heads=32)
+_F32 = replace(_GQA, goal=Goal(0.85, 2.8))
+_HALF = replace(_GQA, goal=Goal(0.75, 4.0), goal_two_threads=Goal(0.85, 4.0))
+_BF16, _F16 = replace(_HALF, dtype="bfloat16"), replace(_HALF, dtype="float16")
+_MHA_F32 = replace(_MHA, goal=Goal(0.88, 1.0))
 
 _DECODE = (
-    replace(
-        _GQA,
-        name="decode_gqa_l4096_f32",
-        kv_len=4096,
-        groups=("quick", "full"),
-        goal=Goal(0.85, 2.8),
-    ),
-    replace(_GQA, name="decode_gqa_l32768_f32", goal=Goal(0.85, 2.8)),
-    replace(_HALF, name="decode_gqa_l32768_bf16", dtype="bfloat16"),
-    replace(_HALF, name="decode_gqa_l32768_f16", dtype="float16"),
-    replace(_GQA, name="decode_mha_l4096_f32", kv_heads=32, kv_len=4096, goal=Goal(0.88, 1.0)),
+    replace(_F32, name="decode_gqa_l4096_f32", kv_len=4096, groups=("quick", "full")),
+    replace(_BF16, name="decode_gqa_l4096_bf16", kv_len=4096),
+    replace(_F16, name="decode_gqa_l4096_f16", kv_len=4096),
+    replace(_F32, name="decode_gqa_l32768_f32"),
+    replace(_BF16, name="decode_gqa_l32768_bf16"),
+    replace(_F16, name="decode_gqa_l32768_f16"),
+    replace(_MHA_F32, name="decode_mha_l4096_f32", kv_len=4096),
+    replace(_MHA, name="decode_mha_l4096_bf16", kv_len=4096, dtype="bfloat16"),
+    replace(_MHA, name="decode_mha_l4096_f16", kv_len=4096, dtype="float16"),
+    replace(_MHA_F32, name="decode_mha_l32768_f32"),
+    replace(_MHA, name="decode_mha_l32768_bf16", dtype="bfloat16"),
+    replace(_MHA, name="decode_mha_l32768_f16", dtype="float16"),
 )
 
-WORKLOADS: tuple[Workload, ...] = (*_PLAIN, *_MASKS, *_DECODE)
+_GRAD = replace(_L2048, q_heads=4, kv_heads=4, backward=True, groups=("backward", "full"))
+_GRAD_D128 = replace(_GRAD, head_dim=128)
+_GRAD_L512 = replace(_GRAD, q_heads=8, kv_heads=8, q_len=512, kv_len=512)
+
+_BACKWARD = (
+    replace(_GRAD, name="grad_f32_l2048_d64", goal=Goal(0.88, 1.3)),
+    replace(_GRAD, name="grad_f32_l2048_d64_causal", mask="causal", goal=Goal(0.85, 1.55)),
+    replace(_GRAD_D128, name="grad_f32_l2048_d128", goal=Goal(0.88, 1.15)),
+    replace(_GRAD_D128, name="grad_f32_l2048_d128_causal", mask="causal", goal=Goal(0.86, 1.4)),
+    replace(_GRAD_L512, name="grad_f32_l512_d64"),
+    replace(_GRAD_L512, name="grad_f32_l512_d64_causal", mask="causal"),
+)
+
+WORKLOADS: tuple[Workload, ...] = (*_PLAIN, *_MASKS, *_DECODE, *_BACKWARD)
 
 
 def select(group: str | None, names: Sequence[str]) -> tuple[Workload, ...]:

@@ -19,7 +19,9 @@ def small(workload):
     return replace(workload, q_len=q_len, kv_len=kv_len, window=9)
 
 
-@pytest.mark.parametrize("workload", [small(w) for w in WORKLOADS], ids=lambda w: w.name)
+@pytest.mark.parametrize(
+    "workload", [small(w) for w in WORKLOADS if not w.backward], ids=lambda w: w.name
+)
 def test_the_answer_is_that_of_the_reference(workload):
     inputs = make(workload)
     options = {

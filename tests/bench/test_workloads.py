@@ -31,7 +31,9 @@ def test_every_group_has_workloads(group):
 def test_unknown_names_are_refused_with_those_that_exist():
     with pytest.raises(ValueError, match=r"(?s)case: got nothing.*allowed: .*f32_l2048_d64"):
         select(None, ["nothing"])
-    with pytest.raises(ValueError, match=r"group: got 'huge'\n  allowed: quick, floor, full"):
+    with pytest.raises(
+        ValueError, match=r"group: got 'huge'\n  allowed: quick, floor, backward, full"
+    ):
         select("huge", [])
 
 
