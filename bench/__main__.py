@@ -5,6 +5,7 @@ It fixes threads and core first, and only then loads what depends on them.
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from pathlib import Path
@@ -25,6 +26,9 @@ Threads = Annotated[
 ]
 Core = Annotated[int | None, typer.Option(help="Core for one thread; the last one if not given.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds.")]
+Patience = Annotated[
+    float, typer.Option(help="Seconds in which rounds for calm samples may begin, of a workload.")
+]
 Json = Annotated[Path | None, typer.Option("--json", help="Where to write all samples.")]
 Require = Annotated[
     str | None, typer.Option(help="Fail unless goals of this level are met: floor, goal.")
@@ -40,6 +44,7 @@ def main(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     threads: Threads = 1,
     core: Core = None,
     rounds: Rounds = 7,
+    patience: Patience = math.inf,
     json: Json = None,
     require: Require = None,
     list_only: Listing = False,  # noqa: FBT002 - a flag
@@ -57,14 +62,14 @@ def main(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
         return
     prepared = environment.prepare(threads, core)
     path = json or environment.local_result(f"{'cases' if case else group}-{threads}t")
-    sys.exit(_run(chosen, target or [], prepared, rounds, path, require))
+    sys.exit(_run(chosen, target or [], prepared, (rounds, patience), path, require))
 
 
 def _run(
     chosen: tuple[workloads.Workload, ...],
     names: list[str],
     prepared: environment.Preparation,
-    rounds: int,
+    sampling: tuple[int, float],
     path: Path,
     require: str | None,
 ) -> int:
@@ -78,9 +83,7 @@ def _run(
     if unknown:
         raise typer.BadParameter(f"target: got {unknown}\n  allowed: {', '.join(known)}")
     used = [known[name] for name in names] or list(targets.TARGETS)
-    threads = prepared.threads
-    # Other processes are seen through a counter of 10 ms: wall-time samples must be long beside it.
-    plan = timing.Plan(threads, rounds, 0.06 if threads == 1 else 0.25)
+    plan = timing.Plan.of(prepared.threads, *sampling)
     console = Console(width=None if sys.stdout.isatty() else 250)
     with Console(stderr=True).status("starting") as status:
         document = run(

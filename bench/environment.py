@@ -81,6 +81,21 @@ def prepare(threads: int, core: int | None = None) -> Preparation:
     return Preparation(threads, available_cores(), removed, "numpy" not in sys.modules)
 
 
+def share_cores(count: int) -> None:
+    """Keep this process and its children on so many cores, the last ones.
+
+    Raises
+    ------
+    RuntimeError
+        If there are fewer.
+    """
+    cores = available_cores()
+    if len(cores) < count:
+        raise RuntimeError(f"{count} threads need as many cores; this process may use {cores}")
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, set(cores[-count:]))
+
+
 def available_cores() -> list[int]:
     """Return the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):

@@ -8,71 +8,36 @@ from __future__ import annotations
 
 import json as json_module
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from bench import environment
+from bench.calm import Probe as Neighbours
+from bench.figures import Figure, Record, calm_of
 
-SCHEMA = "sdpakit-latency/1"
 _REPEATS = 5
 _MEBIBYTE = 2**20
 
 Probe = Callable[[str], dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One measured number and its limits; smaller is better.
-
-    Attributes
-    ----------
-    name : str
-        What was measured.
-    unit : str
-        Its unit.
-    value : float
-        The figure that is judged, a median where it was repeated.
-    floor, goal : float or None
-        The most that a release may have, and what the design asks for.
-    samples : list of float
-        All repeats.
-    detail : mapping
-        Everything else that the probes said.
-    """
-
-    name: str
-    unit: str
-    value: float
-    floor: float | None
-    goal: float | None
-    samples: list[float]
-    detail: Mapping[str, Any]
-
-    def met(self, level: str) -> bool | None:
-        """Say whether a limit is kept; None where there is none."""
-        limit = self.floor if level == "floor" else self.goal
-        return None if limit is None else self.value <= limit
-
-
 class Processes:
     """Starts probes in fresh processes that share one folder of caches."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, neighbours: Neighbours) -> None:
         self._folder = folder
+        self._neighbours = neighbours
 
     def probe(self, name: str) -> dict[str, Any]:
-        """Return what a probe printed.
+        """Return what a probe printed, and "slowdown" by neighbours before and after it.
 
         Raises
         ------
@@ -84,6 +49,7 @@ class Processes:
             "SDPAKIT_CACHE_DIR": str(self._folder / "sdpakit"),
             "NUMBA_CACHE_DIR": str(self._folder / "numba"),
         }
+        slowdown = self._neighbours.wait()
         done = subprocess.run(
             [sys.executable, "-m", "bench.probes", name],
             cwd=environment.ROOT,
@@ -95,7 +61,7 @@ class Processes:
         if done.returncode:
             raise RuntimeError(f"probe {name}: status {done.returncode}\n{done.stderr}")
         facts: dict[str, Any] = json_module.loads(done.stdout)
-        return facts
+        return facts | {"slowdown": max(slowdown, self._neighbours.slowdown())}
 
     def forget_kernels(self) -> None:
         """Empty the cache of kernels; that of the driver stays."""
@@ -103,16 +69,19 @@ class Processes:
             path.unlink() if path.is_file() else path.rmdir()
 
 
-def import_figures(probe: Probe) -> list[Figure]:
+def _calm(runs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    return calm_of([run["slowdown"] for run in runs])
+
+
+def import_figures(processes: Processes) -> list[Figure]:
     """Return the time of `import sdpakit` and the count of heavy modules that it loads."""
-    runs = [probe("import_time") for _ in range(_REPEATS)]
+    runs = [processes.probe("import_time") for _ in range(_REPEATS)]
     seconds = [1e3 * run["seconds"]["cpu"] for run in runs]
     loaded = runs[0]["loaded"]
-    detail = {"loaded": loaded}
     count = float(len(loaded))
     return [
-        Figure("import sdpakit", "ms", median(seconds), None, 30.0, seconds, detail),
-        Figure("heavy modules that it loads", "", count, 0.0, 0.0, [count], detail),
+        Figure("import sdpakit", "ms", median(seconds), None, 30.0, seconds, {}, calm=_calm(runs)),
+        Figure("heavy modules that it loads", "", count, 0.0, 0.0, [count], {"loaded": loaded}),
     ]
 
 
@@ -124,16 +93,19 @@ def compile_figures(processes: Processes) -> list[Figure]:
     warm = processes.probe("compile_specs")
     started = processes.probe("first_use")
 
-    def of_specs(run: Mapping[str, Any]) -> list[float]:
-        return [seconds["cpu"] for seconds in run["specs"].values()]
+    def figure(
+        name: str, unit: str, limits: tuple[float | None, float | None], run: Mapping[str, Any]
+    ) -> Figure:
+        found = [run] if "seconds" in run else run["specs"].values()
+        factor = 1e3 if unit == "ms" else 1.0
+        seconds = [factor * one.get("seconds", one)["cpu"] for one in found]
+        return Figure(name, unit, median(seconds), *limits, seconds, run, calm=_calm([run]))
 
-    new, known = of_specs(fresh), [1e3 * s for s in of_specs(warm)]
-    first, again = cold["seconds"]["cpu"], started["seconds"]["cpu"]
     return [
-        Figure("compile and call a new spec", "s", median(new), 0.5, 0.4, new, fresh),
-        Figure("the same, code on disk", "ms", median(known), None, 15.0, known, warm),
-        Figure("fresh install to first answer", "s", first, None, 4.0, [first], cold),
-        Figure("fresh process to first answer", "s", again, None, None, [again], started),
+        figure("compile and call a new spec", "s", (0.5, 0.4), fresh),
+        figure("the same, code on disk", "ms", (None, 15.0), warm),
+        figure("fresh install to first answer", "s", (None, 4.0), cold),
+        figure("fresh process to first answer", "s", (None, None), started),
     ]
 
 
@@ -143,102 +115,89 @@ def gradient_figures(processes: Processes) -> list[Figure]:
     for _ in range(3):
         processes.forget_kernels()
         runs.append(processes.probe("compile_gradients"))
-    detail = {"runs": runs}
     figures = []
     for name, title, goal in (
         ("new", "compile gradients", 0.5),
         ("another mask", "the same, another mask", 0.2),
     ):
         seconds = [run[name]["cpu"] for run in runs]
-        figures.append(Figure(title, "s", median(seconds), None, goal, seconds, detail))
+        detail = {"runs": runs}
+        figures.append(
+            Figure(title, "s", median(seconds), None, goal, seconds, detail, calm=_calm(runs))
+        )
     return figures
 
 
 def call_figures(probe: Probe) -> list[Figure]:
     """Return the overhead of a call and the compilations of a sweep over lengths."""
-    overhead = [probe("call_overhead") for _ in range(3)]
-    allocating = [run["allocating"] for run in overhead]
-    into_out = [run["into out"] for run in overhead]
+    runs = [probe("call_overhead") for _ in range(3)]
+    theirs = [run["torch"] for run in runs if run["torch"] is not None]
+    torch = {"torch": median(theirs)} if theirs else {}
+    figures = []
+    for name, key in (("call (1,1,16,16,64)", "allocating"), ("the same with out=", "into out")):
+        own = [run[key] for run in runs]
+        detail = {"torch": theirs}
+        figures.append(
+            Figure(name, "µs", median(own), None, 4.0, own, detail, peers=torch, calm=_calm(runs))
+        )
     swept = probe("sweep")
     made = float(swept["compile"] + swept["sweep"])
-    torch = {"torch": [run["torch"] for run in overhead]}
     return [
-        Figure("call (1,1,16,16,64)", "µs", median(allocating), None, 4.0, allocating, torch),
-        Figure("the same with out=", "µs", median(into_out), None, 4.0, into_out, torch),
+        *figures,
         Figure("modules compiled for 50 lengths", "", made, 1.0, 1.0, [made], swept),
     ]
 
 
 def memory_figures(probe: Probe) -> list[Figure]:
-    """Return the scratch of one thread at the longest shapes."""
+    """Return the scratch of each thread at the longest shapes."""
     figures = []
-    for name, shape in (("scratch_decode", "1 x 1,000,000"), ("scratch_prefill", "32,768 squared")):
-        facts = probe(name)
-        size = facts["grown_bytes"] / _MEBIBYTE
-        figures.append(Figure(f"scratch, {shape}", "MiB", size, 32.0, 32.0, [size], facts))
+    for name, shape in (
+        ("scratch_decode", "decode, 16 heads of 1 x 1,000,000"),
+        ("scratch_prefill", "32,768 squared"),
+        ("scratch_backward", "backward, 16,384 squared"),
+    ):
+        for threads, suffix in ((1, ""), (2, "_two_threads")):
+            facts = probe(name + suffix)
+            size = facts["grown_bytes"] / threads / _MEBIBYTE
+            title = f"scratch, {shape}" + (", each of 2 threads" if threads == 2 else "")
+            figures.append(Figure(title, "MiB", size, 32.0, 32.0, [size], facts))
     return figures
 
 
-def measure() -> list[Figure]:
-    """Return all figures."""
+PARTS: dict[str, Callable[[Processes], list[Figure]]] = {
+    "import": import_figures,
+    "compile": compile_figures,
+    "gradients": gradient_figures,
+    "call": lambda processes: call_figures(processes.probe),
+    "memory": lambda processes: memory_figures(processes.probe),
+}
+
+
+def measure(parts: Sequence[str]) -> list[Figure]:
+    """Return all figures of some parts."""
     with tempfile.TemporaryDirectory() as folder:
-        processes = Processes(Path(folder))
-        compiled = [*compile_figures(processes), *gradient_figures(processes)]
-        return [
-            *import_figures(processes.probe),
-            *compiled,
-            *call_figures(processes.probe),
-            *memory_figures(processes.probe),
-        ]
+        processes = Processes(Path(folder), Neighbours())
+        return [figure for part in parts for figure in PARTS[part](processes)]
 
 
-def table(figures: list[Figure]) -> Table:
-    """Return the figures for the terminal."""
-    made = Table(title="one thread, processor time; smaller is better")
-    made.add_column("figure")
-    for name in ("value", "least to most", "floor", "goal"):
-        made.add_column(name, justify="right")
-    for f in figures:
-        limits = (_limit(f, level) for level in ("floor", "goal"))
-        spread = f"{min(f.samples):.3g} to {max(f.samples):.3g}" if len(f.samples) > 1 else ""
-        made.add_row(f.name, f"{f.value:.3g} {f.unit}", spread, *limits)
-    return made
-
-
-def _limit(figure: Figure, level: str) -> str:
-    limit = figure.floor if level == "floor" else figure.goal
-    if limit is None:
-        return ""
-    verdict = "[green]met[/]" if figure.met(level) else "[red]over[/]"
-    return f"{verdict} {limit:g}"
-
-
+Parts = Annotated[
+    list[str] | None,
+    typer.Option("--part", help=f"Measure this part; repeatable: {', '.join(PARTS)}."),
+]
 Json = Annotated[Path | None, typer.Option("--json", help="Where to write all samples.")]
 Require = Annotated[str | None, typer.Option(help="Fail unless kept at this level: floor, goal.")]
 
 
-def main(json: Json = None, require: Require = None) -> None:
+def main(part: Parts = None, json: Json = None, require: Require = None) -> None:
     """Measure latencies and scratch memory of sdpakit."""
     if require not in (None, "floor", "goal"):
         raise typer.BadParameter(f"require: got {require!r}\n  allowed: floor, goal")
-    prepared = environment.prepare(1)
-    figures = measure()
-    document = {
-        "schema": SCHEMA,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": environment.describe(prepared),
-        "figures": [asdict(figure) for figure in figures],
-    }
-    path = json or environment.local_result("latency")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json_module.dumps(document, indent=1) + "\n", encoding="utf-8")
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(table(figures))
-    console.print(f"all samples: {path}", highlight=False)
-    over = [f.name for f in figures if require and f.met(require) is False]
-    for name in over:
-        console.print(f"[red]over its {require}: {name}[/]", highlight=False)
-    sys.exit(1 if over else 0)
+    if unknown := [name for name in part or [] if name not in PARTS]:
+        raise typer.BadParameter(f"part: got {unknown}\n  allowed: {', '.join(PARTS)}")
+    command = shlex.join(["python", "-m", "bench.latency", *sys.argv[1:]])
+    record = Record(environment.prepare(1), command)
+    figures = measure(part or list(PARTS))
+    sys.exit(record.finish(figures, json or environment.local_result("latency"), require))
 
 
 if __name__ == "__main__":

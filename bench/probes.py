@@ -130,14 +130,34 @@ def sweep() -> Facts:
     return {"lengths": len(lengths), "compile": compiled, "sweep": total - compiled}
 
 
-def scratch_decode() -> Facts:
-    """Say how much memory one query against a million keys takes beyond its operands."""
-    return _memory(q_len=1, kv_len=1_000_000)
+def scratch_decode(threads: int = 1) -> Facts:
+    """Say how much memory 16 queries against a million keys take beyond operands and results."""
+    return _memory(_forward(16, 1, 1_000_000, threads))
 
 
-def scratch_prefill() -> Facts:
-    """Say how much memory a 32,768 x 32,768 call takes beyond its operands."""
-    return _memory(q_len=32_768, kv_len=32_768)
+def scratch_decode_two_threads() -> Facts:
+    """Say the same of two threads."""
+    return scratch_decode(2)
+
+
+def scratch_prefill(threads: int = 1) -> Facts:
+    """Say how much memory a 32,768 x 32,768 call takes beyond operands and results."""
+    return _memory(_forward(1, 32_768, 32_768, threads))
+
+
+def scratch_prefill_two_threads() -> Facts:
+    """Say the same of two threads."""
+    return scratch_prefill(2)
+
+
+def scratch_backward(threads: int = 1) -> Facts:
+    """Say how much memory gradients of 16,384 x 16,384 take beyond operands and results."""
+    return _memory(_backward(16_384, threads))
+
+
+def scratch_backward_two_threads() -> Facts:
+    """Say the same of two threads."""
+    return scratch_backward(2)
 
 
 PROBES: dict[str, Callable[[], Facts]] = {
@@ -150,7 +170,11 @@ PROBES: dict[str, Callable[[], Facts]] = {
         call_overhead,
         sweep,
         scratch_decode,
+        scratch_decode_two_threads,
         scratch_prefill,
+        scratch_prefill_two_threads,
+        scratch_backward,
+        scratch_backward_two_threads,
     )
 }
 
@@ -239,30 +263,53 @@ def modules_made() -> Iterator[Callable[[], int]]:
         executionengine.ExecutionEngine.finalize_object = original
 
 
-def _memory(q_len: int, kv_len: int) -> Facts:
-    """Return how much a call of one thread grows the resident set, and what explain() says."""
+def _forward(q_heads: int, q_len: int, kv_len: int, threads: int) -> Callable[[], int]:
+    """Return a call with one kv head that says how many bytes its result has."""
     import numpy as np
 
     import sdpakit as sk
 
-    kernel = _compile(sk, sk.AttentionSpec(q_heads=1, head_dim=64))
+    kernel = _compile(sk, sk.AttentionSpec(q_heads=q_heads, kv_heads=1, head_dim=64))
     rng = np.random.default_rng(0)
-    tiny = rng.standard_normal((1, 1, 1, 64), dtype=np.float32)
-    kernel(tiny, tiny, tiny, threads=1)  # loads the driver, which is no scratch
-    q = rng.standard_normal((1, 1, q_len, 64), dtype=np.float32)
-    k, v = rng.standard_normal((2, 1, 1, kv_len, 64), dtype=np.float32)
-    out = np.ones_like(q)
+
+    def arrays(rows: int, keys: int) -> list[Any]:
+        shapes = ((1, q_heads, rows, 64), (1, 1, keys, 64), (1, 1, keys, 64))
+        return [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+
+    kernel(*arrays(1, 2), threads=threads)  # loads the driver, which is no scratch
+    operands = arrays(q_len, kv_len)
+    return lambda: int(kernel(*operands, threads=threads).nbytes)
+
+
+def _backward(length: int, threads: int) -> Callable[[], int]:
+    """Return a call for the gradients of one head that says how many bytes they have."""
+    import numpy as np
+
+    import sdpakit as sk
+
+    backward = sk.compile_backward(sk.AttentionSpec(q_heads=1, head_dim=64), backend="numba_cpu")
+    tiny = np.ones((1, 1, 2, 64), np.float32)
+    backward(tiny, tiny, tiny, tiny, threads=threads)  # loads the driver, which is no scratch
+    rng = np.random.default_rng(0)
+    q, k, v, dout = (rng.standard_normal((1, 1, length, 64), dtype=np.float32) for _ in range(4))
+    _, saved = backward.forward(q, k, v, threads=threads)
+
+    def call() -> int:
+        found = backward(q, k, v, dout, saved=saved, threads=threads)
+        return sum(int(array.nbytes) for array in (found.dq, found.dk, found.dv))
+
+    return call
+
+
+def _memory(call: Callable[[], int]) -> Facts:
+    """Return by how much a call raises the peak of the resident set, without its results."""
     _CLEAR.write_text("5", encoding="ascii")  # the peak starts anew (proc(5))
     before = _peak_bytes()
     watch = Stopwatch()
-    kernel(q, k, v, out=out, threads=1)
+    results = call()
     seconds = watch.read()
-    facts = kernel.explain(q_len=q_len, kv_len=kv_len, threads=1)
-    return {
-        "grown_bytes": _peak_bytes() - before,
-        "explained": {name: facts[name] for name in facts if "scratch" in name},
-        "seconds": seconds,
-    }
+    grown = _peak_bytes() - before
+    return {"grown_bytes": grown - results, "result_bytes": results, "seconds": seconds}
 
 
 def _peak_bytes() -> int:

@@ -8,6 +8,7 @@ the processor.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -77,11 +78,23 @@ class Plan:
         Rounds over all calls.
     sample_seconds : float
         Least length of a batch.
+    patience : float
+        Rounds past their number, for samples that nobody disturbs, begin within so many seconds.
     """
 
     threads: int = 1
     rounds: int = 7
     sample_seconds: float = 0.06
+    patience: float = math.inf
+
+    @classmethod
+    def of(cls, threads: int, rounds: int, patience: float = math.inf) -> Plan:
+        """Return the plan for so many threads.
+
+        Other processes are seen through a counter of 10 ms: samples of wall time must be long
+        beside it.
+        """
+        return cls(threads, rounds, 0.06 if threads == 1 else 0.25, patience)
 
     @property
     def clock(self) -> str:
@@ -141,18 +154,19 @@ def measure(calls: Mapping[str, Callable[[], object]], plan: Plan) -> dict[str, 
     dict of str to list of Sample
         In the order of `calls`.
     """
-    counts = {name: _calibrate(call, plan.sample_seconds) for name, call in calls.items()}
+    counts = {name: calibrate(call, plan.sample_seconds) for name, call in calls.items()}
     samples: dict[str, list[Sample]] = {name: [] for name in calls}
     names, probe = list(calls), Probe()
+    end = time.perf_counter() + plan.patience
     for number in range(PATIENCE * plan.rounds):
-        if number >= plan.rounds and plan.has_enough(samples):
+        if number >= plan.rounds and (plan.has_enough(samples) or time.perf_counter() >= end):
             break
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             count, seconds = counts[name]
             if seconds < SLOW_SECONDS or len(plan.usable(samples[name])) < SLOW_ROUNDS:
                 warm_up = seconds < WARM_SECONDS
-                samples[name].append(_sample(calls[name], count, number, probe, warm_up=warm_up))
+                samples[name].append(sample(calls[name], count, number, probe, warm_up=warm_up))
     return samples
 
 
@@ -214,7 +228,7 @@ def _ratios(above: Sequence[Sample], below: Sequence[Sample], plan: Plan) -> lis
     return [plan.seconds(s) / seconds[s.round] for s in above if s.round in seconds]
 
 
-def _calibrate(call: Callable[[], object], sample_seconds: float) -> tuple[int, float]:
+def calibrate(call: Callable[[], object], sample_seconds: float) -> tuple[int, float]:
     """Return how many calls fill a sample, and the seconds of one."""
     call()
     count = 1
@@ -229,10 +243,30 @@ def _calibrate(call: Callable[[], object], sample_seconds: float) -> tuple[int, 
         count *= 2
 
 
-def _sample(
-    call: Callable[[], object], count: int, number: int, probe: Probe, *, warm_up: bool
+def sample(
+    call: Callable[[], object], count: int, number: int, probe: Probe | None, *, warm_up: bool
 ) -> Sample:
-    slowdown = probe.wait()
+    """Time one batch of calls.
+
+    Parameters
+    ----------
+    call : callable
+        What to time.
+    count : int
+        Calls in the batch.
+    number : int
+        The round.
+    probe : Probe or None
+        Waits for the core to be alone; None where company is what is measured.
+    warm_up : bool
+        Call once before.
+
+    Returns
+    -------
+    Sample
+        Seconds of one call.
+    """
+    slowdown = probe.wait() if probe else 1.0
     if warm_up:
         call()  # brings back what others have pushed out of the caches
     busy, stolen = _machine_seconds()
@@ -240,7 +274,7 @@ def _sample(
     for _ in range(count):
         call()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    slowdown = max(slowdown, probe.slowdown())
+    slowdown = max(slowdown, probe.slowdown()) if probe else slowdown
     if busy is None or stolen is None:
         return Sample(number, count, wall / count, cpu / count, None, None, slowdown)
     busy_after, stolen_after = _machine_seconds()

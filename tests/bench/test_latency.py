@@ -1,27 +1,31 @@
+import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
-from bench import latency, probes
-from bench.latency import Figure, Processes
+from bench import environment, latency, probes
+from bench.figures import Figure, Record, calm_of
+from bench.latency import Processes
 
 
-def test_a_probe_answers_in_json(tmp_path):
-    facts = Processes(tmp_path).probe("import_time")
+def test_a_probe_answers_in_json(tmp_path, alone):
+    facts = Processes(tmp_path, alone()).probe("import_time")
     assert facts["loaded"] == []
     assert facts["seconds"]["cpu"] >= 0
+    assert facts["slowdown"] == 1.0
 
 
-def test_a_failing_probe_says_why(tmp_path):
+def test_a_failing_probe_says_why(tmp_path, alone):
     with pytest.raises(RuntimeError, match=r"(?s)probe nothing: status 1.*KeyError"):
-        Processes(tmp_path).probe("nothing")
+        Processes(tmp_path, alone()).probe("nothing")
 
 
-def test_forgetting_kernels_keeps_the_driver(tmp_path):
+def test_forgetting_kernels_keeps_the_driver(tmp_path, alone):
     for name in ("sdpakit/cpu/a.o", "numba/driver.nbc"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_bytes(b"x")
-    Processes(tmp_path).forget_kernels()
+    Processes(tmp_path, alone()).forget_kernels()
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["driver.nbc"]
 
 
@@ -56,9 +60,49 @@ def test_the_peak_of_the_resident_set_is_read():
 
 def test_figures_come_from_the_probes():
     answers = {
-        "call_overhead": {"allocating": 4.0, "into out": 3.0, "torch": None},
+        "call_overhead": {"allocating": 4.0, "into out": 3.0, "torch": None, "slowdown": 1.5},
         "sweep": {"lengths": 50, "compile": 1, "sweep": 2},
     }
     call, into, swept = latency.call_figures(answers.__getitem__)
     assert (call.value, into.value) == (4.0, 3.0)
     assert (swept.value, swept.met("floor")) == (3.0, False)
+    assert (call.calm, call.peers) == ((0, 3), {})
+
+
+def test_scratch_is_that_of_each_thread():
+    answers = {
+        name: {"grown_bytes": (64 if "prefill" in name else 6) * 2**20} for name in probes.PROBES
+    }
+    figures = {f.name: f for f in latency.memory_figures(answers.__getitem__)}
+    assert len(figures) == 6
+    assert figures["scratch, 32,768 squared"].met("goal") is False
+    assert figures["scratch, 32,768 squared, each of 2 threads"].value == 32.0
+    assert figures["scratch, backward, 16,384 squared"].value == 6.0
+
+
+def test_memory_that_is_held_during_a_call_is_seen_and_results_are_not():
+    def call(held, results):
+        np.ones(held, np.uint8)
+        return results
+
+    grown = probes._memory(lambda: call(64 << 20, 1 << 20))["grown_bytes"]
+    assert 60 << 20 < grown < 72 << 20
+
+
+def test_calm_samples_are_counted():
+    assert calm_of([1.0, 1.1, 1.6]) == (2, 3)
+
+
+def test_figures_that_miss_or_are_missing_fail_a_run(tmp_path, capsys):
+    record = Record(environment.Preparation(1, [0], {}, in_time=True), "python -m bench.latency")
+    good = Figure("good", "s", 0.1, None, 0.4, [0.1], {})
+    path = tmp_path / "new" / "figures.json"
+    assert record.finish([good], path, "goal") == 0
+    assert json.loads(path.read_text())["figures"][0]["value"] == 0.1
+    assert record.finish([Figure("over", "s", 0.5, None, 0.4, [0.5], {})], path) == 0
+    assert record.finish([Figure("over", "s", 0.5, None, 0.4, [0.5], {})], path, "goal") == 1
+    assert "goal not kept: over" in capsys.readouterr().out
+    assert record.finish([Figure("none", "s", None, None, 0.4, [], {})], path, "goal") == 1
+    wrong = Figure("bad", "x", None, None, None, [], {}, reason="wrong: error")
+    assert record.finish([wrong], path) == 1
+    assert "bad: wrong: error" in capsys.readouterr().out
