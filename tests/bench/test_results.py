@@ -1,6 +1,5 @@
 import io
 import json
-import types
 import typing
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from bench.results import Attempt, Document, best_peer, failures, judge, result
 from bench.timing import Plan, Sample
 from bench.workloads import Goal, select
 from rich.console import Console
+from tests.bench.schema import fits
 
 README = Path(results.__file__).with_name("README.md")
 (WORKLOAD,) = select(None, ["f32_l2048_d64"])
@@ -87,24 +87,6 @@ def test_required_goals_that_are_missed_or_cannot_be_judged_fail_a_run():
     assert failures(run, "floor") == []
     assert failures(run, "goal") == ["f32_l2048_d64: goal not met: 80.0/88 %, 1.20/1.18x torch"]
     assert len(failures(document({"ours": 1.25}), "floor")) == 1
-
-
-def fits(value, kind):
-    """Say whether a value read from JSON is of an annotated kind."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if typing.is_typeddict(kind):
-        hints = typing.get_type_hints(kind)
-        same = isinstance(value, dict) and set(value) == set(hints)
-        return same and all(fits(value[key], hints[key]) for key in hints)
-    if origin is list:
-        return isinstance(value, list) and all(fits(item, arguments[0]) for item in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(fits(i, arguments[1]) for i in value.values())
-    if origin is types.UnionType:
-        return any(fits(value, option) for option in arguments)
-    if origin is typing.Literal:
-        return value in arguments
-    return kind is typing.Any or isinstance(value, (float, int) if kind is float else kind)
 
 
 def test_a_run_read_back_from_its_file_has_the_schema(tmp_path):

@@ -95,6 +95,6 @@ def test_modules_load_without_the_packages_of_peers():
         "for name in ('torch', 'onnxruntime', 'onnx', 'threadpoolctl'): sys.modules[name] = None\n"
         "import bench.workloads\n"
         "assert 'numpy' not in sys.modules\n"
-        "import bench.run, bench.targets, bench.report, bench.latency, bench.probes\n"
+        "import bench.run, bench.targets, bench.report, bench.latency, bench.probes, bench.table\n"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
