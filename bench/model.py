@@ -101,9 +101,11 @@ def explain(workload: Workload) -> Mapping[str, Any]:
 
 
 def _expected(entry: ResultRecord, hertz: float | None) -> float | None:
-    """Return the expected share; None where the file does not say what it would be a share of."""
+    """Return the expected share; None for gradients, and where the file does not say of what."""
     known = {field.name for field in fields(Workload)}
     workload = Workload(**{k: x for k, x in entry["workload"].items() if k in known})
+    if workload.backward:  # the model counts the forward pass
+        return None
     facts = explain(workload)
     if workload.resource == "fma":
         return workload.flops / (facts["cycles"] * facts["peak_a_cycle"])

@@ -103,3 +103,8 @@ def test_runs_of_other_versions_are_read_as_far_as_they_go():
     run = prefill_run()
     run["results"][0]["workload"] = asdict(replace(PREFILL, groups=("other",))) | {"new": 1}
     assert len(model.rows([run])) == 1
+
+
+def test_the_model_says_nothing_of_gradients():
+    (workload,) = select(None, ["grad_f32_l512_d64"])
+    assert model.rows([run_of(workload, 0.5, rate=HERTZ)]) == []
