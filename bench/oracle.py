@@ -147,14 +147,14 @@ def terms_of(workload: Workload, inputs: Inputs, batch: int, head: int, rows: Ar
     # A float64 answer needs a judge that is finer than itself.
     wide = np.longdouble if workload.dtype == "float64" else np.float64
     q = inputs.q[batch, head, rows].astype(wide)
-    k = inputs.k[batch, kv_head].astype(wide)
-    v = inputs.v[batch, kv_head].astype(wide)
+    k, v = (x[batch, kv_head, : workload.keys(batch)].astype(wide) for x in (inputs.k, inputs.v))
     scale = workload.head_dim**-0.5
     dot = q @ k.T
     x = scale * dot
     if inputs.bias is not None:
         x += inputs.bias[0, head % inputs.bias.shape[1], rows]
     mask = visible(workload, rows) if inputs.mask is None else inputs.mask[0, 0, rows]
+    mask = mask[:, : len(k)]
     x = np.where(mask, x, -np.inf)
     m = x.max(axis=-1, keepdims=True)
     p = np.exp(x - m)

@@ -225,6 +225,7 @@ _HALF_NAMES = tuple(
 _DECODE_ROWS = (
     *_rows("decode", _GQA_F32, "decode_gqa_l4096_f32", "decode_gqa_l32768_f32"),
     *_rows("decode", "decode, MHA f32", "decode_mha_l4096_f32", "decode_mha_l32768_f32"),
+    *_rows("decode", "", "decode_gqa_ragged_f32", "decode_gqa_paged_f32"),
     *_rows("decode_half", _GQA_HALF, *_HALF_NAMES),
     *_rows("decode_half", "", *(name.replace("gqa", "mha") for name in _HALF_NAMES)),
     *_rows("decode_threads", "", "decode_gqa_l4096_f32", "decode_gqa_l32768_f32"),

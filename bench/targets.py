@@ -16,7 +16,7 @@ import numpy as np
 
 from bench.inputs import Array, Inputs, numpy_dtype, visible
 from bench.onnx_models import GROUP_QUERY, MULTI_HEAD, STANDARD, OnnxAttention
-from bench.workloads import Workload
+from bench.workloads import PAGE_SIZE, Workload
 
 # The plain NumPy target lays out all logits; past this many bytes it would measure the swap file.
 _NUMPY_LOGITS_LIMIT = 2**31
@@ -108,15 +108,44 @@ class Ours:
         if workload.backward:
             return _our_gradients(sdpakit, case, threads)
         kernel = sdpakit.compile(spec_of(sdpakit, workload), backend="numba_cpu")
-        i = case.inputs
-        options = {
-            name: array for name, array in (("bias", i.bias), ("mask", i.mask)) if array is not None
-        }
+        given = operands_of(workload, case.inputs) | {"threads": threads}
 
         def call() -> Any:
-            return kernel(i.q, i.k, i.v, threads=threads, **options)
+            return kernel(**given)
 
-        return Prepared(call, _first_output if workload.statistics else np.asarray)
+        def to_numpy(result: Any) -> Array:
+            out: Array = np.asarray(result[0] if workload.statistics else result)
+            if workload.packing == "none":
+                return out
+            return out.reshape(workload.batch, workload.q_len, *out.shape[1:]).swapaxes(1, 2)
+
+        return Prepared(call, to_numpy)
+
+
+def operands_of(workload: Workload, inputs: Inputs) -> dict[str, Any]:
+    """Return what a kernel of `spec_of` takes for a workload."""
+    i = inputs
+    more = {name: x for name, x in (("bias", i.bias), ("mask", i.mask)) if x is not None}
+    if workload.packing == "none":
+        return {"q": i.q, "k": i.k, "v": i.v, **more}
+    lengths = np.array([workload.keys(b) for b in range(workload.batch)])
+    q = i.q.swapaxes(1, 2).reshape(-1, *i.q.shape[1::2])
+    given: dict[str, Any] = {"q": q, "cu_q_lens": np.arange(workload.batch + 1) * workload.q_len}
+    tokens = [
+        np.concatenate([x[b, :, :n].swapaxes(0, 1) for b, n in enumerate(lengths)])
+        for x in (i.k, i.v)
+    ]
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    if workload.packing == "ragged":
+        return {**given, "k": tokens[0], "v": tokens[1], "cu_kv_lens": starts}
+    number = np.random.default_rng(0).permutation(len(tokens[0]) // PAGE_SIZE)
+    pages = [np.empty_like(x).reshape(-1, PAGE_SIZE, *x.shape[1:]) for x in tokens]
+    for page, x in zip(pages, tokens, strict=True):
+        page[number] = x.reshape(page.shape)
+    table = np.zeros((workload.batch, max(lengths) // PAGE_SIZE), np.int32)
+    for b, n in enumerate(lengths // PAGE_SIZE):
+        table[b, :n] = number[starts[b] // PAGE_SIZE :][:n]
+    return {**given, "k": pages[0], "v": pages[1], "kv_lens": lengths, "block_table": table}
 
 
 def _our_gradients(sdpakit: Any, case: Case, threads: int) -> Prepared:
@@ -142,7 +171,16 @@ def spec_of(sdpakit: Any, workload: Workload) -> Any:
         mask=_mask_of(sdpakit, workload),
         bias=None if workload.bias == "none" else "float32",
         outputs=("out", *statistics),
+        layout="bhsd" if workload.packing == "none" else "thd",
+        paged=workload.packing == "pages",
+        kv_lens=workload.packing == "pages",
     )
+
+
+def _refuse_packed(workload: Workload) -> None:
+    """Raise for entries that are not padded: no peer here takes them on the CPU in one call."""
+    if workload.packing != "none":
+        raise UnsupportedByTarget("it takes padded batches only")
 
 
 def _mask_of(sdpakit: Any, workload: Workload) -> Any:
@@ -159,11 +197,6 @@ def _mask_of(sdpakit: Any, workload: Workload) -> Any:
             return sdpakit.Dense()
 
 
-def _first_output(result: Any) -> Array:
-    out: Array = np.asarray(result[0])
-    return out
-
-
 class Torch:
     """`torch.nn.functional.scaled_dot_product_attention` on the CPU."""
 
@@ -172,6 +205,7 @@ class Torch:
 
     def prepare(self, case: Case) -> Prepared:
         """Share the arrays with torch."""
+        _refuse_packed(case.workload)
         torch = importlib.import_module("torch")
         torch.set_num_threads(case.threads)
         w, i = case.workload, case.inputs
@@ -236,6 +270,7 @@ class OnnxRuntime:
 
     def prepare(self, case: Case) -> Prepared:
         """Build a model of one node and a session for it."""
+        _refuse_packed(case.workload)
         if case.workload.backward:
             raise UnsupportedByTarget("no gradients at inference")
         reason = self._operator.refusal(case.workload)
@@ -289,6 +324,7 @@ class PlainNumpy:
 
     def prepare(self, case: Case) -> Prepared:
         """Lay out the mask; the rest happens in the call."""
+        _refuse_packed(case.workload)
         w, i = case.workload, case.inputs
         if w.backward:
             raise UnsupportedByTarget("NumPy has no gradients")

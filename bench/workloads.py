@@ -14,10 +14,12 @@ from typing import Literal
 Mask = Literal["none", "causal", "causal_predicate", "window", "random", "documents"]
 Bias = Literal["none", "shared", "per_head"]
 Resource = Literal["fma", "read"]
+Packing = Literal["none", "ragged", "pages"]
 
 GROUPS = ("quick", "floor", "backward", "full")
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 DOCUMENT_LENGTH = 512
+PAGE_SIZE = 16
 
 # Two threads against one, for work that fills both: the goal of every workload of at least this
 # many heads.
@@ -65,6 +67,9 @@ class Workload:
         An additive float32 array, one matrix for all heads or one for each.
     statistics : bool
         Ask for the row statistics as well.
+    packing : {"none", "ragged", "pages"}
+        Entries end to end, or keys in pages of `PAGE_SIZE` out of order; then entry b has (b + 1) /
+        batch of `kv_len` keys.
     backward : bool
         Compute dq, dk and dv in place of out; the forward pass is outside the clock.
     resource : {"fma", "read"}
@@ -87,6 +92,7 @@ class Workload:
     window: int = 0
     bias: Bias = "none"
     statistics: bool = False
+    packing: Packing = "none"
     backward: bool = False
     resource: Resource = "fma"
     groups: tuple[str, ...] = ("full",)
@@ -94,14 +100,23 @@ class Workload:
     goal: Goal | None = None
     goal_two_threads: Goal | None = None
 
+    def keys(self, b: int) -> int:
+        """Return the keys of a batch entry."""
+        return self.kv_len if self.packing == "none" else self.kv_len * (b + 1) // self.batch
+
+    @property
+    def all_keys(self) -> int:
+        """Keys of all batch entries."""
+        return sum(self.keys(b) for b in range(self.batch))
+
     @property
     def pairs(self) -> float:
-        """Pairs of a row and a key that count as useful, for one head of one batch entry.
+        """Pairs of a row and a key that count as useful, for one head, of an average batch entry.
 
         Causal counts half of the square, as is the custom, and not the exact half a diagonal more.
         A random boolean mask counts all: no program can leave a tile of it out.
         """
-        square = self.q_len * self.kv_len
+        square = self.q_len * self.all_keys / self.batch
         if self.mask in ("causal", "causal_predicate"):
             return square / 2
         if self.mask == "window":
@@ -119,9 +134,7 @@ class Workload:
     @property
     def kv_bytes(self) -> int:
         """Bytes of k and v, each read once."""
-        return (
-            2 * self.batch * self.kv_heads * self.kv_len * self.head_dim * DTYPE_BYTES[self.dtype]
-        )
+        return 2 * self.all_keys * self.kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
 
     @property
     def work(self) -> float:
@@ -216,6 +229,8 @@ _HALF = replace(_GQA, goal=Goal(0.75, 4.0), goal_two_threads=Goal(0.85, 4.0))
 _BF16, _F16 = replace(_HALF, dtype="bfloat16"), replace(_HALF, dtype="float16")
 _MHA_F32 = replace(_MHA, goal=Goal(0.88, 1.0))
 
+_BATCH = replace(_GQA, batch=8, kv_len=8192)
+
 _DECODE = (
     replace(_F32, name="decode_gqa_l4096_f32", kv_len=4096, groups=("quick", "full")),
     replace(_BF16, name="decode_gqa_l4096_bf16", kv_len=4096),
@@ -229,6 +244,8 @@ _DECODE = (
     replace(_MHA_F32, name="decode_mha_l32768_f32"),
     replace(_MHA, name="decode_mha_l32768_bf16", dtype="bfloat16"),
     replace(_MHA, name="decode_mha_l32768_f16", dtype="float16"),
+    replace(_BATCH, name="decode_gqa_ragged_f32", packing="ragged"),
+    replace(_BATCH, name="decode_gqa_paged_f32", packing="pages"),
 )
 
 _GRAD = replace(_L2048, q_heads=4, kv_heads=4, backward=True, groups=("backward", "full"))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from bench.inputs import make, numpy_dtype
 from bench.oracle import expect
-from bench.targets import plain_attention, spec_of
-from bench.workloads import DOCUMENT_LENGTH, WORKLOADS
+from bench.targets import operands_of, plain_attention, spec_of
+from bench.workloads import DOCUMENT_LENGTH, PAGE_SIZE, WORKLOADS
 
 import sdpakit
 
@@ -16,6 +16,8 @@ def small(workload):
     kv_len = 70
     if workload.mask == "documents":
         q_len = kv_len = DOCUMENT_LENGTH + 30
+    if workload.packing != "none":
+        kv_len = workload.batch * PAGE_SIZE
     return replace(workload, q_len=q_len, kv_len=kv_len, window=9)
 
 
@@ -24,13 +26,10 @@ def small(workload):
 )
 def test_the_answer_is_that_of_the_reference(workload):
     inputs = make(workload)
-    options = {
-        name: array
-        for name, array in (("bias", inputs.bias), ("mask", inputs.mask))
-        if array is not None
-    }
     spec = spec_of(sdpakit, workload)
-    right = sdpakit.reference.attention(spec, inputs.q, inputs.k, inputs.v, **options)["out"]
+    right = sdpakit.reference.attention(spec, **operands_of(workload, inputs))["out"]
+    if workload.packing != "none":
+        right = right.reshape(workload.batch, workload.q_len, *right.shape[1:]).swapaxes(1, 2)
     expected = expect(workload, inputs)
     check = expected.check(right.astype(numpy_dtype(workload.dtype)), strict=True)
     assert check.passed, check

@@ -126,6 +126,11 @@ class Call:
         return len(self.q_len)
 
     @property
+    def packed(self) -> bool:
+        """Whether entries are as long as they are, not padded in rows or keys."""
+        return not (self.q_start is self.kv_start is self.pages is None)
+
+    @property
     def q_rows(self) -> int:
         """Query rows of an entry: of each, padding included, or at most, where there is none."""
         return self.q.shape[2] if self.q_start is None else _largest(self.q_len)

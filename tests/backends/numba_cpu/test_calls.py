@@ -312,18 +312,22 @@ def packed_kernel(**fields):
 
 @pytest.mark.parametrize("q_lens", [(1, 1, 1, 1), (1, 0, 1, 1), (300, 1, 0, 77)])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_an_entry_has_the_bits_that_it_has_alone_however_items_are_dealt(q_lens, threads):
+@pytest.mark.parametrize("invariant", [False, True])
+def test_an_entry_has_the_bits_that_it_has_alone_however_items_are_dealt(
+    q_lens, threads, invariant
+):
+    """Short queries have a kernel of their own, unless DET-2 is asked for: in every layout."""
     kv_lens = (310, 200, 64, 400)
     q, k, v = packed_arrays(q_lens, kv_lens)
     q_ends, kv_ends = ends_of(q_lens), ends_of(kv_lens)
-    found = packed_kernel()(q, k, v, cu_q_lens=q_ends, cu_kv_lens=kv_ends, threads=threads)
+    kernel = packed_kernel(batch_invariant=invariant)
+    padded = causal_kernel(batch_invariant=invariant)
+    found = kernel(q, k, v, cu_q_lens=q_ends, cu_kv_lens=kv_ends, threads=threads)
     for b in range(4):
         rows, keys = slice(*q_ends[b : b + 2]), slice(*kv_ends[b : b + 2])
         own = {"cu_q_lens": ends_of([q_lens[b]]), "cu_kv_lens": ends_of([kv_lens[b]])}
-        alone = packed_kernel()(q[rows], k[keys], v[keys], **own)
+        alone = kernel(q[rows], k[keys], v[keys], **own)
         assert same_bits([x[rows] for x in found], alone)
-        # DET-2: short queries that lie padded have a kernel of their own, unless asked not to.
-        padded = causal_kernel(batch_invariant=True)
         alone = padded(*(x.swapaxes(0, 1)[None] for x in (q[rows], k[keys], v[keys])))
         assert same_bits([x[rows].swapaxes(0, 1)[None].copy() for x in found], alone)
 

@@ -19,6 +19,7 @@ from sdpakit.conformance.targets.compiled import Compiled
 FAMILIES = (
     *("masks", "windows", "empty", "poison", "specials", "precision", "scale", "softcap", "bias"),
     *("heads", "strides", "lengths", "widths", "statistics", "sinks", "expressions"),
+    *("ragged", "paged"),
 )
 
 
@@ -186,6 +187,114 @@ def poisoned(array, kept):
     return array
 
 
+Q_ROWS = (1, 3, 40, 0, 2, 1)  # rows of the entries below: the third is too long for this kernel
+KV_ROWS = (700, 1300, 300, 200, 130, 90)  # and the last has too few keys
+
+
+def ends(lengths):
+    return np.concatenate([[0], np.cumsum(lengths)])
+
+
+def ragged(dtype="float32", group=4, head_dim=24, **more):
+    """Return a spec, and a call with entries of `Q_ROWS` and `KV_ROWS`."""
+    q, k, v = operands(Shape(1, 2 * group, 2, sum(Q_ROWS), sum(KV_ROWS), head_dim), dtype)
+    tokens = [x[0].swapaxes(0, 1) for x in (q, k, v)]
+    spec = sk.AttentionSpec(
+        q_heads=2 * group, kv_heads=2, head_dim=head_dim, dtype=dtype, layout="thd", outputs=ALL,
+        mask=sk.Causal("bottom_right"), **more,
+    )  # fmt: skip
+    return spec, tokens, {"cu_q_lens": ends(Q_ROWS), "cu_kv_lens": ends(KV_ROWS)}
+
+
+def in_pages(tokens, size, seed=0):
+    """Return keys and values of `ragged` in pages out of order, NaN elsewhere, and their table."""
+    counts = [-(-n // size) for n in KV_ROWS]
+    order = np.random.default_rng(seed).permutation(sum(counts) + 1)
+    table = np.full((len(counts), max(counts)), -1)
+    pages = [np.full((len(order), size, *x.shape[1:]), np.nan, x.dtype) for x in tokens[1:]]
+    starts, first = ends(counts), ends(KV_ROWS)
+    for b, count in enumerate(counts):
+        table[b, :count] = order[starts[b] : starts[b + 1]]
+        for j in range(KV_ROWS[b]):
+            for page, x in zip(pages, tokens[1:], strict=True):
+                page[table[b, j // size], j % size] = x[first[b] + j]
+    return pages, {"block_table": table, "kv_lens": np.array(KV_ROWS)}
+
+
+@pytest.mark.parametrize("dtype", FOUR)
+def test_entries_of_a_ragged_call_go_each_its_own_way(dtype):
+    """An entry has the bits that it has alone, whichever kernel takes it (DET-1)."""
+    spec, (q, k, v), given = ragged(dtype)
+    kernel = sk.compile(spec, backend="numba_cpu")
+    assert kernel.explain(q=q, k=k, v=v, **given)["path"] == "decode: 3 of 6 entries"
+    whole = kernel(q, k, v, **given)
+    padded = sk.compile(spec.replace(layout="bhsd"), backend="numba_cpu")
+    rows, keys = given["cu_q_lens"], given["cu_kv_lens"]
+    for b, q_len in enumerate(Q_ROWS):
+        if q_len == 0:
+            continue
+        part = slice(rows[b], rows[b + 1])
+        own = (q[part], *(x[keys[b] : keys[b + 1]] for x in (k, v)))
+        alone = padded(*(x.swapaxes(0, 1)[None] for x in own))
+        out, *statistics = (x[0] for x in alone)
+        alone = [out.swapaxes(0, 1), *(x.swapaxes(0, 1) for x in statistics)]
+        assert same_bits([x[part] for x in whole], alone)
+
+
+@pytest.mark.parametrize("size", [1, 7, 16, 256, 300])
+@pytest.mark.parametrize("dtype", FOUR)
+def test_pages_show_nowhere_in_the_bits(size, dtype):
+    spec, tokens, given = ragged(dtype)
+    expected = sk.compile(spec, backend="numba_cpu")(*tokens, **given)
+    pages, more = in_pages(tokens, size)
+    paged = sk.compile(spec.replace(paged=True, kv_lens=True), backend="numba_cpu")
+    found = paged(tokens[0], *pages, cu_q_lens=given["cu_q_lens"], **more)
+    assert same_bits(found, expected)
+
+
+@pytest.mark.parametrize("order", ["channels_first", "every_other", "reversed", "unaligned"])
+def test_strides_of_pages_show_nowhere_in_the_bits(order):
+    spec, tokens, given = ragged("bfloat16")
+    pages, more = in_pages(tokens, 16)
+    paged = sk.compile(spec.replace(paged=True, kv_lens=True), backend="numba_cpu")
+    strided = [conformance.inputs.with_strides(x, order=order) for x in pages]
+    call = {"cu_q_lens": given["cu_q_lens"], **more}
+    assert same_bits(paged(tokens[0], *strided, **call), paged(tokens[0], *pages, **call))
+
+
+@pytest.mark.parametrize("pages", [False, True], ids=["ragged", "paged"])
+def test_bits_of_packed_calls_do_not_depend_on_threads(pages, no_serial_path):
+    spec, tokens, given = ragged()
+    if pages:
+        (k, v), more = in_pages(tokens, 16)
+        given = {"cu_q_lens": given["cu_q_lens"], **more}
+        spec, tokens = spec.replace(paged=True, kv_lens=True), [tokens[0], k, v]
+    kernel = sk.compile(spec, backend="numba_cpu")
+    first = kernel(*tokens, **given, threads=1)
+    for threads in (2, 3, 8):
+        assert same_bits(first, kernel(*tokens, **given, threads=threads))
+
+
+def test_a_paged_step_of_decoding_is_right():
+    """Rows of the padded layout, keys in pages; one entry of none, one that goes to prefill."""
+    lengths = np.array([0, 1, 127, 128, 1500])
+    rng = np.random.default_rng(5)
+    q = rng.standard_normal((5, 8, 2, 24), dtype=np.float32)
+    pages = rng.standard_normal((2, 60, 32, 2, 24), dtype=np.float32)
+    table = rng.permutation(60)[:50].reshape(1, 50) * np.ones((5, 1), int)
+    spec = sk.AttentionSpec(
+        q_heads=8, kv_heads=2, head_dim=24, paged=True, kv_lens=True, outputs=ALL, sinks=True,
+        mask=sk.Window(900, 0, "bottom_right"), softcap=4.0,
+    )  # fmt: skip
+    call = {"kv_lens": lengths, "block_table": table, "sinks": rng.standard_normal(8)}
+    found = sk.compile(spec, backend="numba_cpu")(q, *pages, **call)
+    detail = sk.reference.detail(spec, q, *pages, **call)
+    bounds = conformance.bounds(detail, "sharp")
+    for name, x in zip(ALL, found, strict=True):
+        judged = conformance.compare(name, x, getattr(detail, name), bounds[name], "float32")
+        assert not judged.message, judged.message
+
+
 def test_no_call_compiles():
     spec = sk.AttentionSpec(q_heads=4, kv_heads=1, head_dim=40, v_head_dim=48)
     kernel = sk.compile(spec, backend="numba_cpu")
@@ -228,6 +337,10 @@ def test_who_gets_to_it():
     assert path(1, 16) == "prefill"
     assert path(1, 4096, v_head_dim=0) == "prefill"
     assert path(1, 4096, batch_invariant=True) == "prefill"
+    assert path(1, 4096, layout="thd") == "decode"
+    assert path(5, 4096, layout="thd") == "prefill"
+    assert path(1, 4096, layout="thd", paged=True, kv_lens=True) == "decode"
+    assert path(1, 16, paged=True, kv_lens=True) == "prefill"
 
 
 def test_explain_counts_what_is_read():

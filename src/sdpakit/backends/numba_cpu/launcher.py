@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from sdpakit.backends.numba_cpu import context, driver, schedule
-from sdpakit.backends.numba_cpu.context import ContextLayout, Ints, address, float_bits
+from sdpakit.backends.numba_cpu.context import Array, ContextLayout, Ints, address, float_bits
 from sdpakit.backends.numba_cpu.costs.expectation import expect_prefill
 from sdpakit.backends.numba_cpu.costs.explained import machine_facts, tile_facts
-from sdpakit.backends.numba_cpu.decode.choice import can_decode, decodes
+from sdpakit.backends.numba_cpu.decode.choice import can_decode, decoded
 from sdpakit.backends.numba_cpu.decode.launcher import DecodeCode
+from sdpakit.backends.numba_cpu.entries import EntryFields, fill_entries
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK, computed_once
 from sdpakit.backends.numba_cpu.lower import Plan, Stages, lower
 from sdpakit.backends.numba_cpu.prepared import Prepared, Repeat
@@ -38,6 +39,9 @@ ROW_ARRAYS = {
     "m": driver.ROW_M,  # these two are asked for by the backward pass alone
     "l": driver.ROW_L,
 }
+_ENTRIES = EntryFields(
+    driver.Q_START, driver.KV_START, driver.PAGES, tuple(ROW_ARRAYS.values()), (driver.K, driver.V)
+)
 
 
 def split_scale(scale: float) -> tuple[float, float]:
@@ -138,8 +142,16 @@ class Code:
             node is Index("h") for root in (program.logit, program.mask) for node in postorder(root)
         )
 
-    def shape(self, call: Call) -> schedule.Shape:
-        """Return what the driver shall take a call for.
+    def decoded(self, call: Call) -> Array:
+        """Return which batch entries go to the decode kernel."""
+        return np.zeros(call.batch, np.bool_) if self.decode is None else decoded(call)
+
+    def scale(self, call: Call) -> tuple[float, float] | None:
+        """Return (c, factor of q) where logits are plain."""
+        return split_scale(float(call.scalars["scale"])) if self.plan.is_fast else None
+
+    def shape(self, call: Call, q_rows: Array) -> schedule.Shape:
+        """Return what the driver shall take a call for, of whose entries it does `q_rows` rows.
 
         A single query row for several heads that read the same keys, as in decoding, would leave
         all lanes but one idle: where nothing tells the heads apart, they stand in as rows.
@@ -147,8 +159,8 @@ class Code:
         batch, q_len, kv_len = call.batch, call.q_rows, call.kv_rows
         kv_heads = call.k.shape[1]
         group = call.q.shape[1] // kv_heads
-        rows = int(call.q_len.sum()) if _is_packed(call) else 0
-        pairs = int((call.q_len * call.kv_len).sum()) if _is_packed(call) else 0
+        rows = int(q_rows.sum()) if call.packed else 0
+        pairs = int((q_rows * call.kv_len).sum()) if call.packed else 0
         if q_len == 1 and call.q_start is None and group > 1 and not self.reads_head:
             sums = rows * group, pairs * group
             return schedule.Shape(batch, kv_heads, 1, group, kv_len, group, *sums)
@@ -202,36 +214,46 @@ class CpuLauncher:
             return
         call = _one_row_each(call)
         _fill_padding(call, self._artifact.program.empty_row)
-        self._prepare(call).run()
+        for part in self._parts(call):
+            part.run()
 
     def repeat(self, call: Call) -> Repeat | None:
         """Return `call` for other arrays, if one thread is asked for, or enough in any case."""
         if call.tables:
             return None
-        if call.threads > 1 and self._prepare(replace(call, threads=2)).threads > 1:
+        if call.threads > 1 and self._parts(replace(call, threads=2))[0].threads > 1:
             return None
-        return self._prepare(replace(call, threads=1)).repeat()
+        (part,) = self._parts(replace(call, threads=1))  # entries that are padded go the same way
+        return part.repeat()
 
-    def _prepare(self, call: Call) -> Prepared:
-        """Return a call ready to run, by the kernel that takes calls of its shape."""
+    def _parts(self, call: Call) -> list[Prepared]:
+        """Return a call ready to run: the entries of each kernel that takes some."""
         code = self._code(call.int_bits)
-        if code.decode is not None and decodes(call):
-            scale = split_scale(float(call.scalars["scale"])) if code.plan.is_fast else None
-            return code.decode.prepare(call, scale)
-        shape = code.shape(call)
+        here = code.decoded(call)
+        parts = []
+        if not here.all():
+            parts.append(self._prepare(code, call, np.where(here, 0, call.q_len)))
+        if code.decode is not None and here.any():
+            parts.append(code.decode.prepare(call, here, code.scale(call)))
+        return parts
+
+    def _prepare(self, code: Code, call: Call, q_rows: Array) -> Prepared:
+        """Return the part of the prefill kernel, which does so many rows of each entry."""
+        shape = code.shape(call, q_rows)
         deal = code.deal(shape, call.threads)
-        items, order = _items(call, shape, deal)
+        items, order = _items(call, q_rows, shape, deal)
         used = driver.FIELDS + context.size(code.context, len(call.q_len))
         d = np.empty(used + order.size, np.int64)
         d[: driver.FIELDS] = deal.template
         d[used:] = order.ravel()
         where = address(d)
         _fill_arrays(d, call, shape.heads_as_rows)
-        if _is_packed(call):
-            _fill_entries(d, call)
+        if call.packed:
+            fill_entries(d, call, _ENTRIES)
+            d[driver.PAGES_MEET] = _pages_meet(call)
             d[driver.ORDER] = where + 8 * used
             d[driver.ITEMS] = items
-        c = _fill_scale(d, float(call.scalars["scale"])) if code.plan.is_fast else 1.0
+        c = _fill_scale(d, code.scale(call))
         values, at = d[driver.FIELDS : used], where + 8 * driver.FIELDS
         context.fill(values, at, code.context, call, c)
         d[driver.CONTEXT] = at
@@ -257,17 +279,20 @@ class CpuLauncher:
         if call is None:
             return facts | why
         facts["int_bits"], text = call.int_bits, str(code.stages["llvm"])
-        if code.decode is not None and decodes(call):
-            return {**facts, **code.decode.explain(call, text)}
         call = _one_row_each(call)
-        shape = code.shape(call)
+        here = code.decoded(call)
+        if code.decode is not None and here.any():
+            facts |= code.decode.explain(call, here, text)
+            some = f"decode: {int(here.sum())} of {call.batch} entries"
+            return facts | {"path": "decode" if here.all() else some}
+        shape = code.shape(call, call.q_len)
         deal = code.deal(shape, call.threads)
         expected = expect_prefill(code.plan, text, call, shape, deal.parts)
         facts |= why
         return facts | {
             "path": "prefill",
             "threads": deal.threads,
-            "items": _items(call, shape, deal)[0],
+            "items": _items(call, call.q_len, shape, deal)[0],
             "item": f"{deal.parts.chunk_rows} rows x {deal.parts.chunk_heads} heads",
             "scratch_bytes_per_thread": deal.scratch_bytes,
             "expected": expected.facts(),
@@ -280,11 +305,6 @@ class CpuLauncher:
             options = self._artifact.meta["options"]
             self._codes[int_bits] = Code(lower(self._artifact.program, options, int_bits))
         return self._codes.get(int_bits, self._codes[max(self._codes)])
-
-
-def _is_packed(call: Call) -> bool:
-    """Return whether entries are as long as they are, not padded in rows or keys."""
-    return not (call.q_start is call.kv_start is call.pages is None)
 
 
 def _one_row_each(call: Call) -> Call:
@@ -300,34 +320,19 @@ def _one_row_each(call: Call) -> Call:
     return replace(call, q=q, outputs=rows, q_start=None)
 
 
-def _items(call: Call, shape: schedule.Shape, deal: Deal) -> tuple[int, Ints]:
+def _items(call: Call, q_rows: Array, shape: schedule.Shape, deal: Deal) -> tuple[int, Ints]:
     """Return the number of items, and their order where entries differ, else nothing."""
-    if not _is_packed(call):
+    if not call.packed:
         return deal.parts.items, np.empty((0, 2), np.int64)
-    rows = call.q_len * shape.heads_as_rows
-    order = schedule.order(rows, call.kv_len, deal.parts.chunk_rows)
+    order = schedule.order(q_rows * shape.heads_as_rows, call.kv_len, deal.parts.chunk_rows)
     return len(order) * shape.kv_heads * deal.parts.head_chunks, order
 
 
-def _fill_entries(d: Ints, call: Call) -> None:
-    """Say where the entries of a packed call lie (RAGGED-1, PAGED-1)."""
-    for field, starts in ((driver.Q_START, call.q_start), (driver.KV_START, call.kv_start)):
-        if starts is not None:
-            d[field] = address(starts)
-    if call.q_start is not None:
-        for field in ROW_ARRAYS.values():
-            d[field + 1] = 0  # one batch entry in the arrays, however many in the call
-    if call.kv_start is not None:
-        d[driver.K_B] = d[driver.V_B] = 0
-    if call.pages is not None:
-        size = call.k.shape[2]
-        meet = all(x.strides[0] == size * x.strides[2] for x in (call.k, call.v))
-        d[driver.PAGES : driver.PAGES_MEET + 1] = (
-            address(call.pages),
-            call.pages.shape[1],
-            size,
-            meet,
-        )
+def _pages_meet(call: Call) -> bool:
+    """Return whether keys of page n + 1 follow those of page n at the stride of keys."""
+    size = call.k.shape[2]
+    paged = call.pages is not None
+    return paged and all(x.strides[0] == size * x.strides[2] for x in (call.k, call.v))
 
 
 def _fill_padding(call: Call, empty_row: str) -> None:
@@ -360,9 +365,11 @@ def _fill_arrays(d: Ints, call: Call, heads_as_rows: int) -> None:
             d[field : field + 1 + array.ndim] = (address(array), b, h, i, *width)
 
 
-def _fill_scale(d: Ints, scale: float) -> float:
+def _fill_scale(d: Ints, scale: tuple[float, float] | None) -> float:
     """Tell the driver the scale of plain logits; return c for the context."""
-    c, factor = split_scale(scale)
+    if scale is None:
+        return 1.0
+    c, factor = scale
     d[driver.Q_FACTOR] = float_bits(factor)
     d[driver.MAX_FACTOR] = float_bits(c / driver.LOG2_E)
     return c

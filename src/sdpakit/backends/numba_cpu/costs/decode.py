@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from sdpakit.backends.numba_cpu.costs.choice import LINE_L2, LOOP_END, STEP_FIXED
 from sdpakit.backends.numba_cpu.costs.counts import Work
 from sdpakit.backends.numba_cpu.costs.prefill import CALL_FIXED, Parts
-from sdpakit.backends.numba_cpu.decode.layout import MANY, TILE_KEYS, DecodeLayout
-from sdpakit.backends.numba_cpu.decode.means import RUN_KEYS
+from sdpakit.backends.numba_cpu.decode.layout import MANY, RUN_KEYS, TILE_KEYS, DecodeLayout
 from sdpakit.backends.numba_cpu.machine import LINE, Core
 
 # Cycles until a line that nobody asked for ahead is there: about 100 ns.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 if TYPE_CHECKING:
     from sdpakit.backends.base import Call
     from sdpakit.backends.numba_cpu.layout import PanelLayout
@@ -21,15 +24,19 @@ def can_decode(layout: PanelLayout) -> bool:
     return layout.v_head_dim > 0
 
 
-def decodes(call: Call) -> bool:
-    """Return whether a call goes to the decode kernel.
+def decoded(call: Call) -> npt.NDArray[np.bool_]:
+    """Return which batch entries go to the decode kernel.
 
-    By its shape alone: neither threads nor strides nor what else is in the batch may show in the
-    bits of a row (DET-1). Never where its bits must be those of a call with more rows (DET-2).
+    By their shape alone: neither threads nor strides nor what else is in the batch may show in the
+    bits of a row (DET-1). So each entry of a packed call is judged by its own lengths, and those of
+    a padded one all by the lengths of the arrays. Never where the bits must be those of a call with
+    more rows (DET-2).
     """
-    packed = any(x is not None for x in (call.q_start, call.kv_start, call.pages))
-    if call.batch_invariant or packed:
-        return False
-    _, q_heads, q_len, _ = call.q.shape
-    kv_heads, kv_len = call.k.shape[1:3]
-    return kv_len >= LEAST_KEYS and q_heads // kv_heads * q_len <= MOST_ROWS
+    group = call.q.shape[1] // call.k.shape[1]
+    if call.batch_invariant:
+        return np.zeros(call.batch, np.bool_)
+    if not call.packed:
+        fits = call.k.shape[2] >= LEAST_KEYS and group * call.q.shape[2] <= MOST_ROWS
+        return np.full(call.batch, fits)
+    rows = group * call.q_len
+    return (call.kv_len >= LEAST_KEYS) & (rows > 0) & (rows <= MOST_ROWS)

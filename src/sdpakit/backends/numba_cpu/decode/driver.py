@@ -1,8 +1,9 @@
 """The walk of the decode kernel over chunks of keys, compiled once for every spec.
 
 An item is a chunk of the keys of a kv head of a batch entry, met by all rows that read it: so keys
-and values are read once. Each item leaves a state of its own. Who finishes the last item of a kv
-head merges the states in the order of the keys, whoever made them (DET-1), and writes the rows.
+and values are read once, wherever they lie. Each item leaves a state of its own. Who finishes the
+last item of a kv head merges the states in the order of the keys, whoever made them (DET-1), and
+writes the rows.
 
 Like the driver of the prefill kernel it knows no dtype, width or mask; see there why whatever the
 compiled code depends on has to stay in this file, the fields that all drivers have included. What
@@ -42,8 +43,10 @@ from sdpakit.backends.numba_cpu.workers import compiled
     ITEMS,
     KV_HEADS,
     GROUP,  # query heads for each kv head (SHAPE-2)
-    CHUNKS,  # of one kv head
+    CHUNKS,  # of one kv head, where all entries are alike
     CHUNK_KEYS,
+    ENTRIES,  # address of (first slot, chunks, keys of a chunk), int64, for each batch entry; or 0
+    SLOTS,  # address of the batch entry of each slot, a chunk of all kv heads
     TILE_KEYS,
     KEY_STEP,  # a tile is met from a multiple of this on
     MANY,  # rows that the wider functions serve
@@ -96,6 +99,12 @@ from sdpakit.backends.numba_cpu.workers import compiled
     ROW_L_I,
     Q_LEN,  # address of one int64 for each batch entry
     KV_LEN,
+    Q_START,  # likewise, first row and first key; address 0: 0 for all
+    KV_START,
+    PAGES,  # address of int64, PAGES_B of them for each batch entry; 0: keys lie by entry
+    PAGES_B,
+    PAGE_SIZE,
+    ROWS_AHEAD,  # keys behind a tile whose addresses are wanted
     CONTEXT,  # address of ctx (see context.py)
     FINISHED,  # address of a counter for each kv head of each batch entry
     SEEN,  # address of an int64 for each item: whether it left a state
@@ -106,6 +115,7 @@ from sdpakit.backends.numba_cpu.workers import compiled
     MAX_FACTOR,  # bits of a float64: natural units in one unit of tmax
     EMPTY_FACTOR,  # bits of a float64: 0.0 or NaN, the out of a row without keys
     PACK_ROW,  # addresses of generated functions; 0 for the last three: not needed
+    FILL_ROWS,
     COPY_ROWS,
     PRODUCTS_ONE,
     PRODUCTS_MANY,
@@ -128,6 +138,8 @@ from sdpakit.backends.numba_cpu.workers import compiled
     STATE_BYTES,  # of a row
     Q_AT,  # offsets into the scratch of a thread
     P_AT,
+    K_ROWS_AT,  # where the keys of a tile lie
+    V_ROWS_AT,
     K_AT,
     V_AT,
     RANGES_AT,
@@ -136,7 +148,7 @@ from sdpakit.backends.numba_cpu.workers import compiled
     E1_AT,
     P2_AT,
     FIELDS,
-) = range(99)
+) = range(110)
 
 # As in abi.py.
 PARTIAL = 1
@@ -169,21 +181,22 @@ class Item(NamedTuple):
     head: int
     heads: int
     q_rows: int
+    first_row: int  # of the batch entry in q and in the outputs
+    chunk: int
+    chunks: int
     start: int
     end: int
     states: int
 
 
 class Tile(NamedTuple):
-    """Keys [j, j + n): where they lie, and the flags of `soften`."""
+    """Keys [j, j + n), the flags of `soften`, and tables of where keys and values lie."""
 
     j: int
     n: int
     flags: int
     k: int
-    k_stride: int
     v: int
-    v_stride: int
 
 
 @inner
@@ -193,14 +206,29 @@ def _load(address: int, element_bytes: int) -> float:
 
 @inner
 def _item(d: int, number: int) -> Item:
-    rest, chunk = divmod(number, get(d, CHUNKS))
-    b, kv_head = divmod(rest, get(d, KV_HEADS))
-    start = chunk * get(d, CHUNK_KEYS)
-    end = min(start + get(d, CHUNK_KEYS), load_int(get(d, KV_LEN) + 8 * b))
+    if get(d, ENTRIES) == 0:
+        chunks, chunk_keys = get(d, CHUNKS), get(d, CHUNK_KEYS)
+        rest, chunk = divmod(number, chunks)
+        b, kv_head = divmod(rest, get(d, KV_HEADS))
+    else:
+        b = load_int(get(d, SLOTS) + 8 * (number // get(d, KV_HEADS)))
+        entry = get(d, ENTRIES) + 24 * b
+        chunks, chunk_keys = load_int(entry + 8), load_int(entry + 16)
+        kv_head, chunk = divmod(number - load_int(entry) * get(d, KV_HEADS), chunks)
+    start = chunk * chunk_keys
+    end = min(start + chunk_keys, load_int(get(d, KV_LEN) + 8 * b))
     states = get(d, STATES) + number * get(d, STATE_ROWS) * get(d, STATE_BYTES)
-    heads = get(d, GROUP)
-    q_rows = load_int(get(d, Q_LEN) + 8 * b)
-    return Item(number, b, kv_head, kv_head * heads, heads, q_rows, start, end, states)
+    heads, head = get(d, GROUP), kv_head * get(d, GROUP)
+    q_rows, first_row = load_int(get(d, Q_LEN) + 8 * b), _of_entry(d, Q_START, b)
+    return Item(
+        number, b, kv_head, head, heads, q_rows, first_row, chunk, chunks, start, end, states
+    )
+
+
+@inner
+def _of_entry(d: int, field: int, b: int) -> int:
+    """Return the number of a batch entry in the array at a field, 0 where there is none."""
+    return 0 if get(d, field) == 0 else load_int(get(d, field) + 8 * b)
 
 
 @inner
@@ -231,21 +259,52 @@ def _tile_class(d: int, item: Item, j: int, n: int) -> int:
 
 
 @inner
-def _operand(
-    d: int, item: Item, field: int, width_field: int, copy_field: int, j: int, n: int, scratch: int
-) -> Any:
-    """Return where rows [j, j + n) of k or v lie, and their stride, with adjacent elements.
+def _fill(d: int, table: int, count: int, address: int, stride: int) -> None:
+    """Store the addresses of rows; what is written behind them is overwritten, or not read."""
+    call(get(d, FILL_ROWS), (table, count, address, stride))
 
-    Where the elements of a row are not adjacent, the rows are laid out anew in the scratch.
+
+@inner
+def _fill_from_pages(d: int, item: Item, j: int, n: int, k_rows: int, v_rows: int) -> None:
+    """Store where keys and values [j, j + n) lie, the last one again for keys that are none.
+
+    PAGED-2: the table of pages is read no further than there are keys.
     """
-    b, h, row = get(d, field + 1), get(d, field + 2), get(d, field + 3)
-    address = get(d, field) + item.b * b + item.kv_head * h + j * row
-    width = get(d, width_field)
-    if get(d, field + 4) == get(d, ITEM_BYTES) or width == 1:
-        return address, row
-    target = scratch + get(d, copy_field)
-    call(get(d, COPY_ROWS), (address, row, get(d, field + 4), n, target, width))
-    return target, width * get(d, ITEM_BYTES)
+    known = min(n, load_int(get(d, KV_LEN) + 8 * item.b) - j)
+    number, row = divmod(j, get(d, PAGE_SIZE))
+    pages = get(d, PAGES) + 8 * item.b * get(d, PAGES_B)
+    k, v, done = 0, 0, 0
+    while done < known:
+        page, run = load_int(pages + 8 * number), min(get(d, PAGE_SIZE) - row, known - done)
+        k = get(d, K) + page * get(d, K_B) + item.kv_head * get(d, K_H) + row * get(d, K_J)
+        v = get(d, V) + page * get(d, V_B) + item.kv_head * get(d, V_H) + row * get(d, V_J)
+        _fill(d, k_rows + 8 * done, run, k, get(d, K_J))
+        _fill(d, v_rows + 8 * done, run, v, get(d, V_J))
+        done += run
+        number, row = number + 1, 0
+    _fill(d, k_rows + 8 * done, n - done, load_int(k_rows + 8 * done - 8), 0)
+    _fill(d, v_rows + 8 * done, n - done, load_int(v_rows + 8 * done - 8), 0)
+
+
+@inner
+def _find_rows(d: int, item: Item, j: int, n: int, k_rows: int, v_rows: int) -> None:
+    """Store where keys and values [j, j + n) lie; keys behind the last one are fetched at most."""
+    if get(d, PAGES) != 0:
+        _fill_from_pages(d, item, j, n, k_rows, v_rows)
+        return
+    row = _of_entry(d, KV_START, item.b) + j
+    k = get(d, K) + item.b * get(d, K_B) + item.kv_head * get(d, K_H) + row * get(d, K_J)
+    v = get(d, V) + item.b * get(d, V_B) + item.kv_head * get(d, V_H) + row * get(d, V_J)
+    _fill(d, k_rows, n, k, get(d, K_J))
+    _fill(d, v_rows, n, v, get(d, V_J))
+
+
+@inner
+def _make_adjacent(d: int, field: int, width: int, n: int, rows: int, target: int) -> None:
+    """Lay rows of k or v out anew where the elements of a row are not adjacent."""
+    stride = get(d, field + 4)
+    if stride != get(d, ITEM_BYTES) and width != 1:
+        call(get(d, COPY_ROWS), (rows, stride, n, target, width))
 
 
 @inner
@@ -282,17 +341,17 @@ def _attend(d: int, item: Item, scratch: int, tile: Tile) -> None:
         q = scratch + get(d, Q_AT) + first * get(d, Q_ROW_BYTES)
         p = scratch + get(d, P_AT)
         products = get(d, PRODUCTS_MANY) if wide else get(d, PRODUCTS_ONE)
-        call(products, (tile.k, tile.k_stride, tile.n, q, p))
+        call(products, (tile.k, tile.n, q, p))
         absent = _soften_rows(d, item, scratch, tile, first, count)
         state = item.states + first * get(d, STATE_BYTES)
         if absent:
             for n in range(count):
                 weights = p + n * get(d, P_ROW_BYTES)
                 row = (weights, state + n * get(d, STATE_BYTES))
-                call(get(d, MEANS_PRESENT), (tile.v, tile.v_stride, tile.n, *row))
+                call(get(d, MEANS_PRESENT), (tile.v, tile.n, *row))
         else:
             means = get(d, MEANS_MANY) if wide else get(d, MEANS_ONE)
-            call(means, (tile.v, tile.v_stride, tile.n, p, state))
+            call(means, (tile.v, tile.n, p, state))
         first += count
 
 
@@ -300,9 +359,11 @@ def _attend(d: int, item: Item, scratch: int, tile: Tile) -> None:
 def _open(d: int, item: Item, scratch: int) -> None:
     """Pack the queries of an item and start its states, padding rows included."""
     rows = item.heads * item.q_rows
-    for n in range(get(d, STATE_ROWS)):
+    filled = (rows + get(d, MANY) - 1) // get(d, MANY) * get(d, MANY)
+    for n in range(min(filled, get(d, STATE_ROWS))):
         call(get(d, BEGIN_ROW), (item.states + n * get(d, STATE_BYTES),))
         head, q = _row(item, min(n, rows - 1))
+        q += item.first_row
         source = get(d, Q) + item.b * get(d, Q_B) + head * get(d, Q_H) + q * get(d, Q_I)
         target = scratch + get(d, Q_AT) + n * get(d, Q_ROW_BYTES)
         call(get(d, PACK_ROW), (source, get(d, Q_D), target, get(d, Q_FACTOR)))
@@ -320,9 +381,11 @@ def _tile_flags(d: int, item: Item, j: int, n: int) -> int:
 @inner
 def _meet_tile(d: int, item: Item, scratch: int, j: int, n: int, flags: int) -> None:
     """Let the rows of an item meet keys [j, j + n)."""
-    k, k_stride = _operand(d, item, K, K_WIDTH, K_AT, j, n, scratch)
-    v, v_stride = _operand(d, item, V, V_WIDTH, V_AT, j, n, scratch)
-    _attend(d, item, scratch, Tile(j, n, flags, k, k_stride, v, v_stride))
+    k_rows, v_rows = scratch + get(d, K_ROWS_AT), scratch + get(d, V_ROWS_AT)
+    _find_rows(d, item, j, n + get(d, ROWS_AHEAD), k_rows, v_rows)
+    _make_adjacent(d, K, get(d, K_WIDTH), n, k_rows, scratch + get(d, K_AT))
+    _make_adjacent(d, V, get(d, V_WIDTH), n, v_rows, scratch + get(d, V_AT))
+    _attend(d, item, scratch, Tile(j, n, flags, k_rows, v_rows))
 
 
 @inner
@@ -403,27 +466,31 @@ def _put_row(d: int, item: Item, number: int, state: int) -> None:
     call(get(d, FINISH_ROW), (state,))
     size = get(d, ELEMENT_BYTES)
     m, total = _load(state, size), _load(state + get(d, L_AT), size)
-    _put(d, ROW_M, item.b, head, q, m)
-    _put(d, ROW_L, item.b, head, q, total)
+    place = item.first_row + q
+    _put(d, ROW_M, item.b, head, place, m)
+    _put(d, ROW_L, item.b, head, place, total)
     if get(d, LSE) | get(d, MAX_LOGIT) | get(d, ENTROPY) | get(d, SUM_P2):
-        _put_statistics(d, item.b, head, q, state)
+        _put_statistics(d, item.b, head, place, state)
     if get(d, OUT) != 0:
         sink = -math.inf
         if get(d, SINK) != 0:
             sink = float_of(call(get(d, SINK), (get(d, CONTEXT), item.b, head)))
         factor = _bits(_out_factor(d, m * M_UNIT, total, sink))
-        out = get(d, OUT) + item.b * get(d, OUT_B) + head * get(d, OUT_H) + q * get(d, OUT_I)
+        out = get(d, OUT) + item.b * get(d, OUT_B) + head * get(d, OUT_H) + place * get(d, OUT_I)
         call(get(d, PUT_ROW), (state, out, get(d, OUT_D), factor))
 
 
 @inner
 def _merge(d: int, number: int) -> None:
-    """Merge the states of the kv head of an item in the order of the keys; write its rows."""
-    item = _item(d, number // get(d, CHUNKS) * get(d, CHUNKS))
+    """Merge the states of the kv head whose first item it is, in the order of the keys.
+
+    Then write its rows.
+    """
+    item = _item(d, number)
     rows = item.heads * item.q_rows
     item_bytes = get(d, STATE_ROWS) * get(d, STATE_BYTES)
     target = 0
-    for chunk in range(get(d, CHUNKS)):
+    for chunk in range(item.chunks):
         if load_int(get(d, SEEN) + 8 * (item.number + chunk)) == 0:
             continue
         states = item.states + chunk * item_bytes
@@ -465,10 +532,11 @@ def _work_decode(d: int, scratch: int, q: int, k: int, v: int, out: int) -> None
         number = fetch_add(d + 8 * NEXT_ITEM, 1)
         if number >= get(d, ITEMS):
             return
-        _meet_keys(d, _item(d, number), scratch)
-        finished = get(d, FINISHED) + 8 * (number // get(d, CHUNKS))
-        if fetch_add(finished, 1) == get(d, CHUNKS) - 1:
-            _merge(d, number)
+        item = _item(d, number)
+        _meet_keys(d, item, scratch)
+        finished = get(d, FINISHED) + 8 * (item.b * get(d, KV_HEADS) + item.kv_head)
+        if fetch_add(finished, 1) == item.chunks - 1:
+            _merge(d, number - item.chunk)
         fetch_add(d + 8 * DONE_ITEMS, 1)
 
 

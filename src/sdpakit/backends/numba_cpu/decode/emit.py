@@ -27,6 +27,7 @@ def _decode_text(panel: PanelLayout) -> str:
         Means(module, layout, count).emit()
     Means(module, layout, 1, guarded=True).emit()
     rows.emit_pack_row(module, layout)
+    rows.emit_fill_rows(module, layout)
     rows.emit_copy_rows(module, layout)
     rows.emit_begin_row(module, layout)
     rows.emit_merge_row(module, layout)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdpakit.backends.numba_cpu import abi, context
-from sdpakit.backends.numba_cpu.context import ContextLayout, Ints, address, float_bits
+from sdpakit.backends.numba_cpu.context import Array, ContextLayout, Ints, address, float_bits
 from sdpakit.backends.numba_cpu.costs.expectation import expect_decode
 from sdpakit.backends.numba_cpu.decode import driver
 from sdpakit.backends.numba_cpu.decode.layout import MANY, TILE_KEYS, DecodeLayout
+from sdpakit.backends.numba_cpu.entries import EntryFields, fill_entries
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK
 from sdpakit.backends.numba_cpu.prepared import Prepared
 
@@ -28,6 +29,7 @@ SERIAL_BYTES = 1024 * 1024  # of keys and values: about 0.1 ms, ten times what w
 
 _FUNCTIONS = {
     "pack_row": driver.PACK_ROW,
+    "fill_rows": driver.FILL_ROWS,
     "copy_rows": driver.COPY_ROWS,
     "products_1": driver.PRODUCTS_ONE,
     f"products_{MANY}": driver.PRODUCTS_MANY,
@@ -63,9 +65,18 @@ _POINTERS = [
 ]
 
 
+_ENTRIES = EntryFields(
+    driver.Q_START,
+    driver.KV_START,
+    driver.PAGES,
+    tuple(_ARRAYS[name] for name in _ARRAYS if name not in "kv"),
+    (driver.K, driver.V),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a call."""
+    """Sizes of a call; rows and keys of all entries, of the longest in a packed call."""
 
     batch: int
     kv_heads: int
@@ -74,11 +85,13 @@ class Shape:
     kv_len: int
 
     @classmethod
-    def of(cls, call: Call) -> Shape:
-        """Return the sizes of a call."""
-        batch, q_heads, q_len, _ = call.q.shape
+    def of(cls, call: Call, here: Array) -> Shape:
+        """Return the sizes of the entries of a call that are `here`."""
+        q_heads, q_len = call.q.shape[1:3]
         kv_heads, kv_len = call.k.shape[1:3]
-        return cls(batch, kv_heads, q_heads // kv_heads, q_len, kv_len)
+        if call.packed:
+            q_len, kv_len = int(call.q_len[here].max()), int(call.kv_len[here].max())
+        return cls(call.batch, kv_heads, q_heads // kv_heads, q_len, kv_len)
 
     @property
     def rows(self) -> int:
@@ -88,32 +101,33 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """How calls of one shape are dealt out.
+    """How a call is dealt out.
 
     Attributes
     ----------
-    threads : int
-        Threads that take part.
-    heads, chunks, chunk_keys : int
-        kv heads of all batch entries, chunks of each, keys of a chunk.
+    threads, items : int
+        Threads that take part, and what they share: chunks of the kv heads of all batch entries.
+    heads : int
+        kv heads of all batch entries.
     scratch_bytes, state_bytes : int
         Scratch of each thread; states of all items.
     template : (driver.FIELDS,) int64
-        Descriptor without what differs between two such calls.
+        Descriptor without what differs between two calls of a shape.
+    entries : (B, 3) int64
+        Number of the first slot, chunks, and keys of a chunk of each batch entry, of none where
+        they are all alike. A slot is a chunk of all kv heads.
+    slots : (slots,) int64
+        The batch entry of each.
     """
 
     threads: int
+    items: int
     heads: int
-    chunks: int
-    chunk_keys: int
     scratch_bytes: int
     state_bytes: int
     template: Ints
-
-    @property
-    def items(self) -> int:
-        """Work items."""
-        return self.heads * self.chunks
+    entries: Ints
+    slots: Ints
 
 
 class DecodeCode:
@@ -156,6 +170,7 @@ class DecodeCode:
             (driver.TILE_KEYS, TILE_KEYS),
             (driver.KEY_STEP, layout.lanes),
             (driver.MANY, MANY),
+            (driver.ROWS_AHEAD, layout.rows_ahead),
             (driver.ELEMENT_BYTES, layout.esz),
             (driver.ASKS_HEADS, int(reads_head)),
             (driver.Q_FACTOR, float_bits(1.0)),
@@ -176,45 +191,72 @@ class DecodeCode:
         return d
 
     def _deal(self, shape: Shape, threads: int) -> Deal:
-        layout = self.layout
-        row_bytes = layout.k_row_bytes + layout.v_row_bytes
-        if shape.batch * shape.kv_heads * shape.kv_len * row_bytes < SERIAL_BYTES:
-            threads = 1
-        chunk_keys = layout.chunk_keys(shape.kv_len)
+        """Deal out padded calls, whose entries are all alike."""
+        chunk_keys = int(self.layout.chunk_keys(shape.kv_len))
         chunks = -(-shape.kv_len // chunk_keys)
-        heads = shape.batch * shape.kv_heads
+        keys, slots = shape.batch * shape.kv_len, shape.batch * chunks
+        deal = self._of_slots(shape, threads, keys, np.empty((0, 3), np.int64), slots)
+        deal.template[driver.CHUNKS], deal.template[driver.CHUNK_KEYS] = chunks, chunk_keys
+        return deal
+
+    def _deal_packed(self, call: Call, here: Array) -> Deal:
+        """Deal out a packed call.
+
+        An entry is cut by its own length alone, so that its bits do not depend on the others.
+        """
+        kv_len = np.where(here, call.kv_len, 0)
+        chunk_keys = self.layout.chunk_keys(kv_len)
+        chunks = -(-kv_len // chunk_keys)
+        entries = np.stack((np.cumsum(chunks) - chunks, chunks, chunk_keys), axis=1)
+        keys, slots = int(kv_len.sum()), int(chunks.sum())
+        return self._of_slots(Shape.of(call, here), call.threads, keys, entries, slots)
+
+    def _of_slots(self, shape: Shape, threads: int, keys: int, entries: Ints, slots: int) -> Deal:
+        """Return the deal of so many keys and slots, of all entries together."""
+        layout = self.layout
+        if shape.kv_heads * keys * (layout.k_row_bytes + layout.v_row_bytes) < SERIAL_BYTES:
+            threads = 1
+        heads, items = shape.batch * shape.kv_heads, slots * shape.kv_heads
         state_rows = shape.rows if shape.rows == 1 else -(-shape.rows // MANY) * MANY
         places, scratch_bytes = _scratch(layout, state_rows)
         d = self._template.copy()
         for field, value in (
-            (driver.ITEMS, heads * chunks),
+            (driver.ITEMS, items),
             (driver.KV_HEADS, shape.kv_heads),
             (driver.GROUP, shape.group),
-            (driver.CHUNKS, chunks),
-            (driver.CHUNK_KEYS, chunk_keys),
             (driver.STATE_ROWS, state_rows),
             (driver.STATES_AT, scratch_bytes),
             (driver.HEADS, heads),
             *places.items(),
         ):
             d[field] = value
-        states = heads * chunks * state_rows * layout.state_bytes
-        threads = min(threads, heads * chunks)
-        return Deal(threads, heads, chunks, chunk_keys, scratch_bytes, states, d)
+        states = items * state_rows * layout.state_bytes
+        of_slots = np.repeat(np.arange(len(entries)), entries[:, 1])
+        return Deal(min(threads, items), items, heads, scratch_bytes, states, d, entries, of_slots)
 
-    def prepare(self, call: Call, scale: tuple[float, float] | None) -> Prepared:
+    def _deal_of(self, call: Call, here: Array) -> Deal:
+        """Return the deal of a call; those of padded ones are remembered."""
+        if call.packed:
+            return self._deal_packed(call, here)
+        return self.deal(Shape.of(call, here), call.threads)
+
+    def prepare(self, call: Call, here: Array, scale: tuple[float, float] | None) -> Prepared:
         """Return a call ready to run.
 
         Parameters
         ----------
         call : Call
-            One that `choice.decodes`.
+            With rows and keys.
+        here : (B,) bool
+            The entries to do: those that `choice.decoded` names.
         scale : (c, factor of q) or None
             Where logits are plain, else None.
         """
-        deal = self.deal(Shape.of(call), call.threads)
+        deal = self._deal_of(call, here)
         slots = context.size(self.context, len(call.q_len))
-        d = np.zeros(driver.FIELDS + slots + deal.heads + deal.items, np.int64)
+        sizes = (driver.FIELDS, slots, deal.heads, deal.items, deal.entries.size, len(deal.slots))
+        _, values_at, finished_at, seen_at, entries_at, slots_at, end = np.cumsum((0, *sizes))
+        d = np.zeros(end, np.int64)
         d[: driver.FIELDS] = deal.template
         where = address(d)
         for name, array in (("q", call.q), ("k", call.k), ("v", call.v), *call.outputs.items()):
@@ -225,11 +267,14 @@ class DecodeCode:
             c, factor = scale
             d[driver.Q_FACTOR] = float_bits(factor)
             d[driver.MAX_FACTOR] = float_bits(c / driver.LOG2_E)
-        at = where + 8 * driver.FIELDS
-        values = d[driver.FIELDS : driver.FIELDS + slots]
-        context.fill(values, at, self.context, call, c)
-        d[driver.CONTEXT], d[driver.FINISHED] = at, at + 8 * slots
-        d[driver.SEEN] = at + 8 * (slots + deal.heads)
+        values = d[values_at:finished_at]
+        context.fill(values, where + 8 * int(values_at), self.context, call, c)
+        if call.packed:
+            fill_entries(d, call, _ENTRIES)
+            d[entries_at:slots_at], d[slots_at:] = deal.entries.ravel(), deal.slots
+            d[driver.ENTRIES], d[driver.SLOTS] = where + 8 * entries_at, where + 8 * slots_at
+        d[driver.CONTEXT], d[driver.FINISHED] = where + 8 * values_at, where + 8 * finished_at
+        d[driver.SEEN] = where + 8 * seen_at
         d[driver.Q_LEN], d[driver.KV_LEN] = values[context.SLOT_Q_LEN], values[context.SLOT_KV_LEN]
         return Prepared(
             self._worker,
@@ -243,23 +288,27 @@ class DecodeCode:
             driver.STATES,
         )
 
-    def explain(self, call: Call, text: str) -> Mapping[str, Any]:
-        """Return facts about the way of a call; `text` is the LLVM IR of the kernel."""
-        shape = Shape.of(call)
-        deal = self.deal(shape, call.threads)
+    def explain(self, call: Call, here: Array, text: str) -> Mapping[str, Any]:
+        """Return facts about the way of the entries that are `here`; `text` is LLVM IR of both."""
+        shape, deal = Shape.of(call, here), self._deal_of(call, here)
         most = min(MANY, shape.rows)
-        return {
+        chunk_keys = int(self.layout.chunk_keys(shape.kv_len))
+        longest = " at most" if call.packed else ""
+        facts = {
             "path": "decode",
             "register_tile": f"{self.layout.accumulators // most} keys x {most} rows",
             "block_q": shape.q_len,
             "block_kv": TILE_KEYS,
-            "chunks": deal.chunks,
+            "chunks": -(-shape.kv_len // chunk_keys),
             "threads": deal.threads,
             "items": deal.items,
-            "item": f"{deal.chunk_keys} keys x {shape.rows} rows",
+            "item": f"{chunk_keys} keys x {shape.rows} rows{longest}",
             "scratch_bytes_per_thread": deal.scratch_bytes,
-            "expected": expect_decode(self.plan, text, call, deal.items, shape.rows).facts(),
         }
+        if not here.all():  # what the other kernel does is not foreseen beside it
+            return facts
+        expected = expect_decode(self.plan, text, call, deal.items, shape.rows)
+        return facts | {"expected": expected.facts()}
 
 
 def _scratch(layout: DecodeLayout, rows: int) -> tuple[dict[int, int], int]:
@@ -267,6 +316,8 @@ def _scratch(layout: DecodeLayout, rows: int) -> tuple[dict[int, int], int]:
     parts = {
         driver.Q_AT: rows * layout.q_row_bytes,
         driver.P_AT: MANY * layout.p_row_bytes,
+        driver.K_ROWS_AT: layout.table_bytes,
+        driver.V_ROWS_AT: layout.table_bytes,
         driver.K_AT: TILE_KEYS * layout.k_row_bytes,
         driver.V_AT: TILE_KEYS * layout.v_row_bytes,
         driver.RANGES_AT: abi.RANGE_BYTES,

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from sdpakit.backends.numba_cpu.context import Ints
 from sdpakit.backends.numba_cpu.forks import computed_once
 from sdpakit.backends.numba_cpu.isa import Element, Isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
@@ -16,6 +19,15 @@ from sdpakit.backends.numba_cpu.layout import PanelLayout
 # Keys between two looks at the running maximum. Memory likes long runs: with a quarter as many,
 # keys and values take turns so often that 6 % of its speed is lost.
 TILE_KEYS = 256
+# A strip of columns of v is summed over so many keys before the next one: a few rows, so that what
+# is read stays in the nearest cache and in the order of memory, on the whole.
+RUN_KEYS = 16
+
+# Bytes ahead of the row that is read: more than arrives within the latency of memory, and little
+# enough for the nearest cache.
+K_AHEAD_BYTES, V_AHEAD_BYTES = 4096, 8192
+MOST_ROWS_AHEAD = TILE_KEYS
+FILLED = 8  # addresses of rows that are written at a time
 MANY = 4  # rows that share what is loaded of keys and values: more would be short of registers
 
 # A chunk is a sixteenth of the keys, within these limits in tiles: short enough for a few threads
@@ -107,6 +119,25 @@ class DecodeLayout:
         """Bytes of a row of v in storage."""
         return self.panel.v_head_dim * self.panel.itemsize
 
+    def k_rows_ahead(self, keys: int) -> int:
+        """Return the keys between a block of `keys` that is read and the one that is fetched."""
+        return min(max(keys, K_AHEAD_BYTES // self.k_row_bytes), MOST_ROWS_AHEAD)
+
+    @computed_once
+    def v_rows_ahead(self) -> int:
+        """Keys between the value that is read and the one that is fetched."""
+        return min(max(RUN_KEYS, V_AHEAD_BYTES // self.v_row_bytes), MOST_ROWS_AHEAD)
+
+    @computed_once
+    def rows_ahead(self) -> int:
+        """Keys behind a tile whose addresses are wanted as well."""
+        return max(self.k_rows_ahead(self.accumulators) + self.accumulators, self.v_rows_ahead)
+
+    @computed_once
+    def table_bytes(self) -> int:
+        """Bytes of a table of the rows of a tile and behind it."""
+        return 8 * (TILE_KEYS + self.rows_ahead + FILLED)
+
     @computed_once
     def stat_rows(self) -> tuple[str, ...]:
         """Names of the vectors of statistics of a row; all lanes of m, tmax and alpha are equal.
@@ -127,7 +158,7 @@ class DecodeLayout:
         vectors = -(-self.panel.v_head_dim // self.lanes)
         return -(-(self.acc_at + vectors * self.vector_bytes) // 64) * 64
 
-    def chunk_keys(self, kv_len: int) -> int:
-        """Return the keys of a chunk where there are `kv_len` keys in all."""
+    def chunk_keys(self, kv_len: int | Ints) -> Ints:
+        """Return the keys of a chunk where there are `kv_len` keys in all, or in each entry."""
         wished = -(-kv_len // (CHUNKS_WISHED * TILE_KEYS))
-        return min(max(wished, LEAST_CHUNK_TILES), MOST_CHUNK_TILES) * TILE_KEYS
+        return np.clip(wished, LEAST_CHUNK_TILES, MOST_CHUNK_TILES) * TILE_KEYS

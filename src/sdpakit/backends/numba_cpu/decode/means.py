@@ -12,23 +12,21 @@ from typing import Any
 
 from llvmlite import ir
 
-from sdpakit.backends.numba_cpu.decode.layout import DecodeLayout
+from sdpakit.backends.numba_cpu.decode.layout import RUN_KEYS, DecodeLayout
+from sdpakit.backends.numba_cpu.decode.products import address_of_row
 from sdpakit.backends.numba_cpu.functions import new_function
 from sdpakit.backends.numba_cpu.irtypes import Value
 from sdpakit.backends.numba_cpu.microkernels import CACHE_LINE, prefetch
 from sdpakit.backends.numba_cpu.packing import load_lanes
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
-ARGUMENTS = ("v", "v_stride", "n", "p", "state")
-
-# A strip is summed over so many keys before the next one: a few rows, so that what is read stays in
-# the nearest cache and in the order of memory, on the whole.
-RUN_KEYS = 16
-AHEAD_BYTES = 8192  # of the row that is read, see `products.AHEAD_BYTES`
+ARGUMENTS = ("v", "n", "p", "state")
 
 
 class Means:
     """Emits `means_<rows>`, or `means_present`, which leaves out absent pairs (MASK-3).
+
+    `v` is the address of a table of addresses of rows.
 
     Parameters
     ----------
@@ -96,8 +94,8 @@ class Means:
         """Emit the sums of strip `s`, `width` columns, over `count` keys from `first` on."""
         e, layout, arg, w = self.e, self.layout, self.arg, self.layout.lanes
         sizes = [min(w, width - start) for start in range(0, width, w)]
-        row = e.iadd(arg["v"], e.imul(first, arg["v_stride"]))
-        start = e.pointer(e.iadd(row, e.imul(s, e.c(self.strip_bytes))))
+        table = e.offset(arg["v"], e.imul(first, e.c(8)))
+        column = e.imul(s, e.c(self.strip_bytes))
         weights = e.imul(first, e.c(layout.esz))
         acc_at = e.iadd(e.imul(s, e.c(self.strip * layout.vector_bytes)), e.c(layout.acc_at))
         acc_at = e.offset(arg["state"], acc_at)
@@ -109,8 +107,8 @@ class Means:
 
         def body(j: Value, acc: list[Value]) -> Sequence[Value]:
             if not self.guarded:
-                self._fetch(row, e.iadd(e.imul(s, count), j))
-            at = e.offset(start, e.imul(j, arg["v_stride"]))
+                self._fetch(table, e.iadd(e.imul(s, count), j))
+            at = e.offset(address_of_row(e, table, j), column)
             step = w * layout.panel.itemsize
             v = [
                 load_lanes(e, e.offset(at, c * step), size, layout.panel.dtype)
@@ -138,13 +136,12 @@ class Means:
             new += [e.fma(weight, x, acc[r * len(v) + c]) for c, x in enumerate(seen)]
         return new
 
-    def _fetch(self, row: Value, rounds: Value) -> None:
+    def _fetch(self, table: Value, rounds: Value) -> None:
         """Prefetch the share of a round in the rows some way ahead, in the order of memory."""
         e = self.e
         strips = e.c(self.strips)
-        ahead = max(RUN_KEYS, AHEAD_BYTES // self.layout.v_row_bytes)
-        key = e.iadd(e.b.udiv(rounds, strips), e.c(ahead))
+        key = e.iadd(e.b.udiv(rounds, strips), e.c(self.layout.v_rows_ahead))
         part = e.imul(e.b.urem(rounds, strips), e.c(self.strip_bytes))
-        at = e.iadd(e.iadd(row, e.imul(key, self.arg["v_stride"])), part)
+        at = e.offset(address_of_row(e, table, key), part)
         for line in range(0, self.strip_bytes, CACHE_LINE):
             prefetch(e, e.offset(at, line), near=True)

@@ -1,5 +1,6 @@
 """Logits of a tile, the raw products: P[row][key] = <q_row, k_key>, read from the caller's memory.
 
+Where each key lies says a table of addresses, so that pages cost what keys end to end cost.
 Head dims are the lanes. Some keys times some rows make as many accumulators as a machine keeps in
 registers, each one chain over the widths; a tree of shuffles and additions then turns them into
 vectors with a product in each lane. So a product has the same bits whatever shares its block.
@@ -19,15 +20,11 @@ from sdpakit.backends.numba_cpu.microkernels import CACHE_LINE, prefetch
 from sdpakit.backends.numba_cpu.packing import load_lanes
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
-ARGUMENTS = ("k", "k_stride", "n", "q", "p")
-
-# Bytes ahead of the row that is read: more than arrives within the latency of memory, and little
-# enough for the nearest cache.
-AHEAD_BYTES = 4096
+ARGUMENTS = ("k", "n", "q", "p")
 
 
 class Products:
-    """Emits `products_<rows>`(k, k_stride, n, q, p).
+    """Emits `products_<rows>`(k, n, q, p); `k` is the address of a table of addresses.
 
     Parameters
     ----------
@@ -46,28 +43,25 @@ class Products:
         self.layout, self.rows, self.keys = layout, rows, layout.accumulators // rows
         self.step_bytes = layout.lanes * layout.panel.itemsize  # of k, for each vector of q
         self.unroll = max(2, CACHE_LINE // self.step_bytes)
+        self.rounds = layout.panel.head_dim // (self.unroll * layout.lanes)
 
     def emit(self) -> None:
         """Emit the loop over blocks of keys; the last key is repeated where a block ends late."""
         e, arg = self.e, self.arg
         last = e.isub(arg["n"], e.c(1))
         blocks = e.b.sdiv(e.iadd(arg["n"], e.c(self.keys - 1)), e.c(self.keys))
-        rows_ahead = max(self.keys, AHEAD_BYTES // self.layout.k_row_bytes)
-        ahead = e.imul(arg["k_stride"], e.c(rows_ahead))
 
         def body(block: Value, _: list[Value]) -> Sequence[Value]:
             first = e.imul(block, e.c(self.keys))
-            keys = []
-            for i in range(self.keys):
-                j = e.imin(e.iadd(first, e.c(i)), last)
-                keys.append(e.pointer(e.iadd(arg["k"], e.imul(j, arg["k_stride"]))))
-            self._store(self._block(keys, ahead), first)
+            rows = [e.imin(e.iadd(first, e.c(i)), last) for i in range(self.keys)]
+            keys = [address_of_row(e, arg["k"], row) for row in rows]
+            self._store(self._block(keys, first), first)
             return ()
 
         e.loop(blocks, body, (), "keys", guard=False)
         e.b.ret_void()
 
-    def _block(self, keys: Sequence[Value], ahead: Value) -> list[Value]:
+    def _block(self, keys: Sequence[Value], first: Value) -> list[Value]:
         """Return the accumulators of a block, row by row."""
         e, layout = self.e, self.layout
         q, head_dim, w = e.pointer(self.arg["q"]), layout.panel.head_dim, layout.lanes
@@ -85,20 +79,33 @@ class Products:
             moved = e.imul(i, e.c(self.unroll * self.step_bytes))
             k_at = [e.offset(key, moved) for key in keys]
             q_at = e.offset(q, e.imul(i, e.c(self.unroll * layout.vector_bytes)))
-            for at in k_at:
-                for line in range(0, self.unroll * self.step_bytes, CACHE_LINE):
-                    prefetch(e, e.offset(e.offset(at, ahead), line), near=True)
+            self._fetch(first, i)
             for u in range(self.unroll):
                 acc = step(acc, k_at, q_at, u, w)
             return acc
 
         acc = [e.const(0.0)] * (self.rows * len(keys))
-        whole = head_dim // (self.unroll * w)
+        whole = self.rounds
         if whole:
             acc = e.loop(e.c(whole), body, acc, "width", guard=False)
         for start in range(whole * self.unroll * w, head_dim, w):
             acc = step(acc, list(keys), q, start // w, min(w, head_dim - start))
         return acc
+
+    def _fetch(self, first: Value, i: Value) -> None:
+        """Prefetch the share of round `i` in a later block: whole rows, if that comes out even."""
+        e, share = self.e, self.unroll * self.step_bytes  # of a round in each key
+        later = e.iadd(first, e.c(self.layout.k_rows_ahead(self.keys)))
+        rows, odd = divmod(self.keys, self.rounds)
+        start, size = e.c(0), self.rounds * share
+        if odd or not rows:
+            rows, start, size = self.keys, e.imul(i, e.c(share)), share
+        else:
+            later = e.iadd(later, e.imul(i, e.c(rows)))
+        for row in range(rows):
+            at = address_of_row(e, self.arg["k"], e.iadd(later, e.c(row)))
+            for line in range(0, size, CACHE_LINE):
+                prefetch(e, e.offset(e.offset(at, start), line), near=True)
 
     def _store(self, acc: Sequence[Value], first: Value) -> None:
         """Store the products of a block, in pieces as long as a row has keys of it."""
@@ -110,6 +117,11 @@ class Products:
                 row, key = divmod(g * w + lane, self.keys)
                 at = e.offset(target, row * layout.p_row_bytes + key * layout.esz)
                 e.store(sums if size == w else e.shuffle(sums, sums, range(lane, lane + size)), at)
+
+
+def address_of_row(e: VectorEmitter, table: Value, row: Value) -> Value:
+    """Return an address of a table as a pointer."""
+    return e.pointer(e.load_i64(e.offset(table, e.imul(row, e.c(8)))))
 
 
 def row_sums(e: VectorEmitter, vectors: Sequence[Value]) -> list[Value]:

@@ -9,9 +9,9 @@ from typing import Any
 from llvmlite import ir
 
 from sdpakit.backends.numba_cpu import abi, storage, vecmath
-from sdpakit.backends.numba_cpu.decode.layout import DecodeLayout
+from sdpakit.backends.numba_cpu.decode.layout import FILLED, DecodeLayout
 from sdpakit.backends.numba_cpu.functions import new_function
-from sdpakit.backends.numba_cpu.irtypes import Value
+from sdpakit.backends.numba_cpu.irtypes import I32, I64, Value
 from sdpakit.backends.numba_cpu.packing import load_lanes, store_lanes
 from sdpakit.backends.numba_cpu.softmax import FAR
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
@@ -95,21 +95,54 @@ def emit_pack_row(module: Any, layout: DecodeLayout) -> None:
     e.b.ret_void()
 
 
+def emit_fill_rows(module: Any, layout: DecodeLayout) -> None:
+    """Emit fill_rows(table, count, address, stride): addresses of rows, `FILLED` at a time.
+
+    What is written behind the last one, up to `FILLED` - 1 of them, counts for nothing.
+    """
+    f = _Function(module, layout, "fill_rows", ("table", "count", "address", "stride"))
+    e, arg = f.e, f.arg
+    kind = ir.VectorType(I64, FILLED)
+    nothing, zeros = ir.Constant(kind, ir.Undefined), ir.Constant(ir.VectorType(I32, FILLED), None)
+
+    def splat(x: Value) -> Value:
+        return e.b.shuffle_vector(
+            e.b.insert_element(nothing, x, ir.Constant(I32, 0)), nothing, zeros
+        )
+
+    lanes = ir.Constant(kind, list(range(FILLED)))
+    first = e.b.add(splat(arg["address"]), e.b.mul(splat(arg["stride"]), lanes))
+
+    def some(i: Value) -> None:
+        done = e.imul(i, e.c(FILLED))
+        rows = e.b.add(first, splat(e.imul(done, arg["stride"])))
+        e.b.store(rows, e.pointer(f.at(arg["table"], done, 8)), align=8)
+
+    rounds = e.b.sdiv(e.iadd(arg["count"], e.c(FILLED - 1)), e.c(FILLED))
+    f.each(rounds, some, "rows")
+    e.b.ret_void()
+
+
 def emit_copy_rows(module: Any, layout: DecodeLayout) -> None:
-    """Emit copy_rows(src, row_stride, el_stride, n, dst, width): stored rows, laid out adjacent."""
-    names = ("src", "row_stride", "el_stride", "n", "dst", "width")
+    """Emit copy_rows(table, el_stride, n, dst, width): rows of a table, laid out one by one.
+
+    The table then says where they lie now.
+    """
+    names = ("table", "el_stride", "n", "dst", "width")
     f = _Function(module, layout, "copy_rows", names)
     e, arg, size = f.e, f.arg, layout.panel.itemsize
     kind = storage.raw_type(layout.panel.dtype)
 
     def row(j: Value) -> None:
-        source = f.at(arg["src"], j, arg["row_stride"])
+        place = f.at(arg["table"], j, 8)
+        source = e.b.load(e.pointer(place), typ=I64, align=8)
         target = f.at(arg["dst"], e.imul(j, arg["width"]), size)
 
         def one(d: Value) -> None:
             e.store(e.load(f.at(source, d, arg["el_stride"]), kind, 1), f.at(target, d, size), 1)
 
         f.each(arg["width"], one, "element")
+        e.b.store(target, e.pointer(place), align=8)
 
     f.each(arg["n"], row, "row")
     e.b.ret_void()
