@@ -98,6 +98,38 @@ def test_explain_prints_spec_and_facts(backend):
     assert "flops" in result.output
 
 
+def test_explain_takes_ragged_and_paged_batches():
+    ragged = invoke("explain", "--layout", "thd", "--entries", "1x4096, 40x300,1x700")
+    assert ragged.exit_code == 0, (ragged.output, ragged.exception)
+    assert "batch 3, heads 8/8, lengths at most 40 x 4096" in ragged.output
+    assert "decode: 2 of 3 entries" in ragged.output
+    sizes = ("--q-len", "1", "--kv-len", "4096")
+    paged = invoke("explain", "--layout", "thd", "--paged", "--batch", "5", *sizes)
+    assert "paged=True" in paged.output
+    assert "batch 5, heads 8/8, lengths at most 1 x 4096" in paged.output
+    assert re.search(r"path +decode\n", paged.output)
+    whole = invoke("explain", "--paged", "--batch-invariant", *sizes, "--entries", "1x4096,1x9")
+    assert re.search(r"path +prefill\n", whole.output)
+    padded = invoke("explain", "--q-lens", "--kv-lens", "--entries", "3x40,8x20")
+    assert "batch 2, heads 8/8, lengths 8 x 40" in padded.output
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1x2x3", r"--entries: got '1x2x3'\n.*ROWSxKEYS of each entry"),
+        ("", r"--entries: got ''"),
+        ("-1x3", r"--entries: got '-1x3'"),
+        ("1x4,1x5", r"--entries: got kv lengths 4, 5\n.*\n.*--kv-lens"),
+        ("1x4,2x4", r"--entries: got q lengths 1, 2\n.*\n.*--q-lens"),
+    ],
+)
+def test_entries_without_meaning_are_refused(text, said):
+    spec = sk.AttentionSpec(q_heads=1, head_dim=8)
+    with pytest.raises(sk.ArgumentError, match=said):
+        explain.Sizes.parse(text).given(spec)
+
+
 def test_explain_prints_the_code_of_a_stage():
     result = invoke("explain", "--stage", "ir", "--softcap", "30", "--backend", "interp")
     assert result.exit_code == 0, (result.output, result.exception)

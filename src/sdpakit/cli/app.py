@@ -75,6 +75,8 @@ TARGET_HELP = """A name (see --list), package.module:object or path/to/file.py:o
 is a function of q, k, v, or a target."""
 MASK_HELP = """Masks joined by "&", "|", "~" (not) and parentheses: causal, window:LEFT,RIGHT
 (none = unbounded), prefix:N, dilated:STEP, document, dense."""
+ENTRIES_HELP = """Rows and keys of each entry of the batch, as 1x4096,40x300; needs a layout or
+lengths that let entries differ."""
 ALIGN_HELP = "Alignment of causal, window and dilated; may be left open if the lengths are equal."
 BACKEND_HELP = "A backend of `sdpakit info`, or auto."
 
@@ -154,9 +156,16 @@ def explain(  # noqa: PLR0913 - one parameter for each option
     kv_lens: Annotated[
         bool, typer.Option("--kv-lens", metavar="", help="Lengths of k by entry.")
     ] = False,
+    paged: Annotated[
+        bool, typer.Option("--paged", metavar="", help="Keys in pages, lengths by entry.")
+    ] = False,
+    batch_invariant: Annotated[
+        bool, typer.Option("--batch-invariant", metavar="", help="A row alone has the same bits.")
+    ] = False,
     output: Annotated[
         list[str] | None, typer.Option(metavar="<str>", help="One result; may be repeated.")
     ] = None,
+    entries: Annotated[str | None, typer.Option(help=ENTRIES_HELP)] = None,
     batch: Annotated[int, typer.Option(help="Batch entries of the call.")] = 1,
     q_len: Annotated[int, typer.Option(help="Queries of the call.")] = 2048,
     kv_len: Annotated[int | None, typer.Option(help="Keys of the call (as q-len).")] = None,
@@ -164,9 +173,10 @@ def explain(  # noqa: PLR0913 - one parameter for each option
     stage: Annotated[str | None, typer.Option(help="Print code instead: ir, llvm, asm.")] = None,
 ) -> None:
     """Show what a spec compiles to, and what a call of the given sizes would do."""
-    from sdpakit.cli.explain import Request, show
+    from sdpakit.cli.explain import Request, Sizes, show
 
     keys = q_len if kv_len is None else kv_len
+    both_differ = layout is Layout.thd or q_lens == (kv_lens or paged)
     fields = {
         "q_heads": q_heads,
         "kv_heads": kv_heads,
@@ -179,12 +189,14 @@ def explain(  # noqa: PLR0913 - one parameter for each option
         "bias": bias and str(bias),
         "sinks": sinks,
         "q_lens": q_lens,
-        "kv_lens": kv_lens,
+        "kv_lens": kv_lens or paged,
+        "paged": paged,
+        "batch_invariant": batch_invariant,
         "outputs": tuple(output or ("out",)),
-        "equal_lens": align is None and q_len == keys and q_lens == kv_lens,
+        "equal_lens": align is None and q_len == keys and both_differ and entries is None,
     }
-    request = Request(fields, mask, align and str(align), batch, q_len, keys, backend, stage)
-    show(Console(), request)
+    sizes = Sizes(batch, q_len, keys) if entries is None else Sizes.parse(entries)
+    show(Console(), Request(fields, mask, align and str(align), sizes, backend, stage))
 
 
 @app.command(cls=_Command)

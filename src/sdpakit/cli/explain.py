@@ -25,6 +25,78 @@ _FORMS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of a call.
+
+    Attributes
+    ----------
+    batch, q_len, kv_len : int
+        The lengths are the largest.
+    entries : tuple of (int, int)
+        Rows and keys of each batch entry; empty where all have the largest.
+    """
+
+    batch: int
+    q_len: int
+    kv_len: int
+    entries: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Sizes:
+        """Return what a text such as "1x4096,40x300" means.
+
+        Raises
+        ------
+        ArgumentError
+            If it is not pairs of integers from 0 on.
+        """
+        parts = [part.strip().split("x") for part in text.split(",")]
+        if not all(len(part) == 2 and all(n.isdecimal() for n in part) for part in parts):
+            raise ArgumentError(
+                format_error(
+                    "--entries",
+                    got=repr(text),
+                    allowed="ROWSxKEYS of each entry, with commas between",
+                    fix="write for example --layout thd --entries 1x4096,40x300",
+                )
+            )
+        pairs = tuple((int(rows), int(keys)) for rows, keys in parts)
+        rows, keys = zip(*pairs, strict=True)
+        return cls(len(pairs), max(rows), max(keys), pairs)
+
+    def given(self, spec: sk.AttentionSpec) -> dict[str, Any]:
+        """Return the arguments that tell a kernel of a spec how long each entry is.
+
+        Raises
+        ------
+        ArgumentError
+            If entries differ and the spec has no way to say it.
+        """
+        if not self.entries:
+            return {}
+        found: dict[str, Any] = {}
+        thd = spec.layout == "thd"
+        sides = ("q", thd, spec.q_lens), ("kv", thd and not spec.paged, spec.kv_lens)
+        for (side, offsets, lens), lengths in zip(
+            sides, zip(*self.entries, strict=True), strict=True
+        ):
+            if offsets:
+                found[f"cu_{side}_lens"] = np.concatenate([[0], np.cumsum(lengths)])
+            elif lens:
+                found[f"{side}_lens"] = np.array(lengths)
+            elif len(set(lengths)) > 1:
+                raise ArgumentError(
+                    format_error(
+                        "--entries",
+                        got=f"{side} lengths {', '.join(map(str, lengths))}",
+                        allowed="equal lengths: the spec does not say that they differ",
+                        fix=f"add --layout thd or --{side}-lens",
+                    )
+                )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What was asked for on the command line.
 
@@ -34,8 +106,8 @@ class Request:
         Fields of the spec, but for the mask.
     mask, align : str or None
         Text of the mask, and the alignment of its parts.
-    batch, q_len, kv_len : int
-        Sizes of the call.
+    sizes : Sizes
+        Of the call.
     backend : str
         A name, or "auto".
     stage : str or None
@@ -45,9 +117,7 @@ class Request:
     fields: Mapping[str, Any]
     mask: str | None
     align: str | None
-    batch: int
-    q_len: int
-    kv_len: int
+    sizes: Sizes
     backend: str
     stage: str | None
 
@@ -71,9 +141,9 @@ def show(console: Console, request: Request) -> None:
         return
     console.out(repr(spec), highlight=False)
     console.out("")
-    sizes = {"batch": request.batch, "q_len": request.q_len, "kv_len": request.kv_len}
-    ids = _document_ids(mask, request)
-    explanation = kernel.explain(**sizes, params=ids) if ids else kernel.explain(**sizes)
+    sizes, ids = request.sizes, _document_ids(mask, request)
+    given = sizes.given(spec) | ({"params": ids} if ids else {})
+    explanation = kernel.explain(batch=sizes.batch, q_len=sizes.q_len, kv_len=sizes.kv_len, **given)
     console.out(str(explanation), highlight=False)
     if ids:
         console.out("\nStand-in for the ids: all rows and keys belong to one document.")
@@ -81,7 +151,7 @@ def show(console: Console, request: Request) -> None:
 
 def _document_ids(mask: sk.Mask | None, request: Request) -> dict[str, Any]:
     """Return stand-ins for the tables of a mask, which are the ids of `document` alone."""
-    longest = max(request.q_len, request.kv_len, 0)
+    longest = max(request.sizes.q_len, request.sizes.kv_len, 0)
     tables = () if mask is None else mask.tables()
     return {
         table.name: np.broadcast_to(np.zeros((), table.dtype), (1, longest)) for table in tables
