@@ -6,6 +6,7 @@ Every name below is imported on first use, so that `import sdpakit` costs next t
 
 from __future__ import annotations
 
+import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,10 @@ if TYPE_CHECKING:
     from sdpakit.spec import AttentionSpec
 
 __version__ = "0.1.0"
+
+# Nanoseconds since 1970: no module of the package was loaded before. A source that has changed
+# since need not be what runs (`backends.numba_cpu.sources`).
+LOADED_AT = time.time_ns()
 
 _ERRORS = (
     "ArgumentError ArgumentTypeError BackendError BackendUnavailableError CacheWarning "

@@ -6,10 +6,11 @@ import ctypes
 
 import numpy as np
 from llvmlite import ir
+from tests.backends.numba_cpu.kernels import of_text
 
 from sdpakit.backends.base import Call
 from sdpakit.backends.numba_cpu import context
-from sdpakit.backends.numba_cpu.codegen import KernelText, compile_ir
+from sdpakit.backends.numba_cpu.codegen import compile_kernel
 from sdpakit.backends.numba_cpu.functions import new_function
 from sdpakit.backends.numba_cpu.isa import select_isa
 from sdpakit.backends.numba_cpu.lower_expr import Walker
@@ -67,7 +68,7 @@ class Emitted:
         module = ir.Module(name="test", context=ir.Context())
         emit_ranges(module, self.isa, program)
         self._emit_values(module)
-        self._code = compile_ir(KernelText(str(module)), self.isa)
+        self._code = compile_kernel(of_text(str(module)), self.isa)
 
     def _emit_values(self, module) -> None:
         names = ("ctx", "b", "h", "q", "last", "j", "dot", "out")

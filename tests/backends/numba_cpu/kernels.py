@@ -11,11 +11,17 @@ import numpy as np
 from llvmlite import ir
 
 from sdpakit.backends.numba_cpu import abi
-from sdpakit.backends.numba_cpu.codegen import KernelText, compile_ir
+from sdpakit.backends.numba_cpu.codegen import compile_kernel
 from sdpakit.backends.numba_cpu.irtypes import I64
 from sdpakit.backends.numba_cpu.isa import select_isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
-from sdpakit.backends.numba_cpu.module import emit_module, packers_text, unpack_text
+from sdpakit.backends.numba_cpu.module import (
+    emit_module,
+    packers_module,
+    shared_modules,
+    unpack_module,
+)
+from sdpakit.backends.numba_cpu.recipes import KernelRecipe, ModuleRecipe
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
 NP = {
@@ -36,6 +42,11 @@ def aligned(nbytes: int, fill: int = 0xAB) -> np.ndarray:
     raw = np.full(nbytes + 64, fill, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + nbytes]
+
+
+def of_text(text: str, *shared: ModuleRecipe) -> KernelRecipe:
+    """Return a kernel of text that is there already."""
+    return KernelRecipe(ModuleRecipe(str, (text,)), shared)
 
 
 def function(code, name: str, arguments: int, result=None):
@@ -63,7 +74,7 @@ def elementwise(isa_name: str, element: str, **functions):
 
         e.loop(count, body)
         e.b.ret_void()
-    code = compile_ir(KernelText(str(module)), isa)
+    code = compile_kernel(of_text(str(module)), isa)
     lanes = isa.lanes(element)
 
     def call(name: str, x) -> np.ndarray:
@@ -93,9 +104,11 @@ class Kernel:
             dense=tuple(table.dtype for table in staged),
         )
         whole = more.pop("step", True)
-        packers = KernelText(packers_text(layout), (unpack_text(layout),))
-        text = emit_module(layout, **more) if whole else packers
-        self.code = compile_ir(text, layout.isa)
+        if whole:
+            recipe = of_text(emit_module(layout, **more), *shared_modules(layout))
+        else:
+            recipe = KernelRecipe(packers_module(layout), (unpack_module(layout),))
+        self.code = compile_kernel(recipe, layout.isa)
         self.element = np.dtype(layout.element)
         self.ctx = np.zeros(64, np.int64)
         self.kt, self.vt = aligned(layout.k_tile_bytes), aligned(layout.v_tile_bytes + 64)

@@ -11,15 +11,20 @@ import threading
 import warnings
 
 import pytest
-from tests.backends.numba_cpu.kernels import function
+from tests.backends.numba_cpu.kernels import function, of_text
 
-from sdpakit.backends.numba_cpu import codegen, objectcache
+from sdpakit.backends.numba_cpu import codegen, objectcache, recipes, sources
 from sdpakit.backends.numba_cpu.isa import ENVIRONMENT_VARIABLE, available_isas, select_isa
+from sdpakit.backends.numba_cpu.recipes import KernelRecipe, ModuleRecipe
 from sdpakit.errors import ArgumentError, CacheWarning, InternalError
 
 
-def text_of(number: int) -> codegen.KernelText:
-    return codegen.KernelText(f"define i64 @answer() {{\nentry:\n  ret i64 {number}\n}}\n")
+def text_of(number: int) -> str:
+    return f"define i64 @answer() {{\nentry:\n  ret i64 {number}\n}}\n"
+
+
+def recipe_of(number: int) -> KernelRecipe:
+    return KernelRecipe(ModuleRecipe(text_of, (number,)))
 
 
 def answer(code) -> int:
@@ -28,7 +33,8 @@ def answer(code) -> int:
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache on disk and none in the process."""
+    """An empty cache on disk and none in the process; somebody may edit a source meanwhile."""
+    monkeypatch.setattr(sources, "digest", lambda: "these")
     monkeypatch.setenv(objectcache.DIRECTORY_VARIABLE, str(tmp_path))
     monkeypatch.delenv(objectcache.SWITCH_VARIABLE, raising=False)
     monkeypatch.setattr(objectcache, "_warned", set())
@@ -38,12 +44,12 @@ def cache(tmp_path, monkeypatch):
 
 def build(number: int):
     before = codegen.compile_count()
-    code = codegen.compile_ir(text_of(number), select_isa())
+    code = codegen.compile_kernel(recipe_of(number), select_isa())
     assert answer(code) == number
     return code, codegen.compile_count() - before
 
 
-def test_equal_texts_are_compiled_once(cache):
+def test_equal_recipes_are_compiled_once(cache):
     first, compiled = build(1)
     again, more = build(1)
     assert (compiled, more) == (1, 0)
@@ -59,10 +65,12 @@ def test_another_process_finds_the_object(cache):
     assert code.from_cache
 
 
+@pytest.mark.parametrize("suffix", ["o", "name"])
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "foreign"])
-def test_damaged_entries_are_rebuilt(cache, damage):
+def test_damaged_entries_are_rebuilt(cache, damage, suffix):
+    """Without a name the text is made, and leads to the object."""
     build(3)
-    (entry,) = cache.glob("*.o")
+    (entry,) = cache.glob(f"*.{suffix}")
     good = entry.read_bytes()
     flipped = bytearray(good)
     flipped[-40] ^= 1
@@ -70,20 +78,21 @@ def test_damaged_entries_are_rebuilt(cache, damage):
     entry.write_bytes(bad[damage])
     codegen.clear_loaded()
     _, compiled = build(3)
-    assert compiled == 1
+    assert compiled == (suffix == "o")
     assert entry.read_bytes() == good
 
 
-def test_an_entry_under_the_name_of_another_is_not_taken(cache):
+@pytest.mark.parametrize("suffix", ["o", "name"])
+def test_an_entry_under_the_name_of_another_is_not_taken(cache, suffix):
     """A copied file would make one kernel compute what another should."""
     build(31)
-    (wrong,) = cache.glob("*.o")
+    (wrong,) = cache.glob(f"*.{suffix}")
     content = wrong.read_bytes()
     build(32)
-    for entry in cache.glob("*.o"):
+    for entry in cache.glob(f"*.{suffix}"):
         entry.write_bytes(content)
     codegen.clear_loaded()
-    assert build(32)[1] == 1
+    assert build(32)[1] == (suffix == "o")
 
 
 def test_a_user_without_a_home_means_no_cache_and_one_warning(cache, monkeypatch):
@@ -136,21 +145,23 @@ def test_processes_that_want_the_same_kernel_at_once_all_get_it(cache):
         child.stdin.flush()
     assert [child.communicate()[0] for child in children] == ["35\n"] * 3
     assert [child.returncode for child in children] == [0] * 3
-    assert [path.suffix for path in cache.iterdir()] == [".o"]
-    assert build(35)[1] == 0
+    assert sorted(path.suffix for path in cache.iterdir()) == [".name", ".o"]
+    codegen.clear_loaded()
+    assert codegen.compile_kernel(of_text(text_of(35)), select_isa()).from_cache
 
 
 COMPILES_THE_SAME = """
 import ctypes, os, sys, warnings
 warnings.simplefilter("error")
 os.environ["SDPAKIT_CACHE_DIR"] = sys.argv[1]
-from sdpakit.backends.numba_cpu import codegen
+from sdpakit.backends.numba_cpu import codegen, recipes
 from sdpakit.backends.numba_cpu.isa import select_isa
 isa = select_isa()
 print("ready", flush=True)
 sys.stdin.readline()
 text = "define i64 @answer() {\\nentry:\\n  ret i64 35\\n}\\n"
-code = codegen.compile_ir(codegen.KernelText(text), isa)
+recipe = recipes.KernelRecipe(recipes.ModuleRecipe(str, (text,)))
+code = codegen.compile_kernel(recipe, isa)
 print(ctypes.CFUNCTYPE(ctypes.c_int64)(code.address("answer"))())
 """
 
@@ -165,7 +176,8 @@ def test_a_module_that_two_kernels_share_is_compiled_once(cache):
     answers = []
     for comment in ("; one", "; two"):
         own = module_text("answer", f"{comment}\ndeclare i64 @base()")
-        code = codegen.compile_ir(codegen.KernelText(own, (base,)), select_isa())
+        recipe = of_text(own, ModuleRecipe(str, (base,)))
+        code = codegen.compile_kernel(recipe, select_isa())
         answers.append(answer(code))
         assert not code.from_cache
         assert code.asm.count("base:") == 1
@@ -174,9 +186,39 @@ def test_a_module_that_two_kernels_share_is_compiled_once(cache):
     assert len(list(cache.glob("*.o"))) == 3
 
 
+def test_texts_that_come_out_equal_share_an_object(cache):
+    build(41)
+    code = codegen.compile_kernel(of_text(text_of(41)), select_isa())
+    assert code.from_cache
+    assert sorted(path.suffix for path in cache.iterdir()) == [".name", ".name", ".o"]
+
+
+def test_other_sources_mean_another_text_and_unknown_ones_no_name(cache, monkeypatch):
+    """What was made of an earlier emitter is found by its text alone."""
+    made = []
+
+    def text(number):
+        made.append(number)
+        return text_of(number)
+
+    def builds(digest: str | None) -> tuple[bool, int, int]:
+        codegen.clear_loaded()
+        recipes._text.cache_clear()
+        monkeypatch.setattr(sources, "digest", lambda: digest)
+        code = codegen.compile_kernel(KernelRecipe(ModuleRecipe(text, (42,))), select_isa())
+        names = len(list(cache.glob("*.name")))
+        return code.from_cache, len(made), names
+
+    assert builds("one") == (False, 1, 1)
+    assert builds("one") == (True, 1, 1)
+    assert builds("two") == (True, 2, 2)
+    assert builds(None) == (True, 3, 2)
+    assert builds("one") == (True, 3, 2)
+
+
 def test_no_half_written_entries_stay(cache):
     build(4)
-    assert [path.suffix for path in cache.iterdir()] == [".o"]
+    assert sorted(path.suffix for path in cache.iterdir()) == [".name", ".o"]
 
 
 def test_a_directory_that_cannot_be_made_means_no_cache_and_one_warning(cache, monkeypatch):
@@ -226,7 +268,7 @@ def test_threads_that_want_the_same_kernel_compile_it_once(cache):
 
     def work():
         start.wait()
-        found.append(codegen.compile_ir(text_of(9), select_isa()))
+        found.append(codegen.compile_kernel(recipe_of(9), select_isa()))
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -239,13 +281,13 @@ def test_threads_that_want_the_same_kernel_compile_it_once(cache):
 
 def test_isas_have_objects_of_their_own(cache):
     for name in available_isas():
-        assert answer(codegen.compile_ir(text_of(10), select_isa(name))) == 10
+        assert answer(codegen.compile_kernel(recipe_of(10), select_isa(name))) == 10
     assert len(list(cache.glob("*.o"))) == len(available_isas())
 
 
 def test_text_and_assembly_can_be_read(cache):
     code, _ = build(11)
-    assert code.ir == text_of(11)
+    assert code.recipe.text() == text_of(11)
     assert "answer" in code.asm
 
 
@@ -276,12 +318,13 @@ def test_an_isa_that_the_host_lacks_is_refused(monkeypatch):
 def test_a_lower_isa_uses_no_instruction_of_a_higher_one():
     """Machine code for AVX2 has no zmm register, that for the baseline no ymm and no call."""
     from sdpakit.backends.numba_cpu.layout import PanelLayout
-    from sdpakit.backends.numba_cpu.module import emit_module
+    from sdpakit.backends.numba_cpu.module import emit_module, shared_modules
 
     for name, foreign in (("avx2", ("zmm", "ymm16")), ("baseline", ("ymm", "vfmadd"))):
         isa = select_isa(name)
         layout = PanelLayout(isa, "float16", "float16", 5, 17)
-        assembly = codegen.compile_ir(emit_module(layout), isa).asm
+        recipe = of_text(emit_module(layout), *shared_modules(layout))
+        assembly = codegen.compile_kernel(recipe, isa).asm
         assert not [word for word in foreign if word in assembly]
         called = set(re.findall(r"\tcallq?\t([a-z]\w*)|\$([a-z]\w*), %r", assembly))
         names = {name for pair in called for name in pair if name}

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from tests.backends.numba_cpu.kernels import function
+from tests.backends.numba_cpu.kernels import function, of_text
 
 import sdpakit as sk
 from sdpakit import compiler
@@ -66,7 +66,7 @@ def cache(tmp_path, monkeypatch):
 
 def compile_answer(number: int) -> None:
     text = f"define i64 @answer() {{\nentry:\n  ret i64 {number}\n}}\n"
-    code = codegen.compile_ir(codegen.KernelText(text), select_isa())
+    code = codegen.compile_kernel(of_text(text), select_isa())
     assert function(code, "answer", 0, ctypes.c_int64)() == number
 
 

@@ -11,14 +11,15 @@ from tests.backends.numba_cpu.kernels import (
     attention,
     function,
     logit_error,
+    of_text,
     out_bound,
 )
 
 import sdpakit as sk
 from sdpakit.backends.numba_cpu import abi
-from sdpakit.backends.numba_cpu.codegen import compile_ir
+from sdpakit.backends.numba_cpu.codegen import compile_kernel
 from sdpakit.backends.numba_cpu.isa import available_isas
-from sdpakit.backends.numba_cpu.module import emit_module
+from sdpakit.backends.numba_cpu.module import emit_module, shared_modules
 from sdpakit.backends.numba_cpu.staging import Staged
 from sdpakit.conformance import bounds
 from sdpakit.reference import detail
@@ -450,9 +451,9 @@ def test_general_absence_hides_poison_in_full_tiles_too(target):
 def test_the_text_is_deterministic_and_names_its_phases(target):
     isa, element = target
     layout = Kernel(isa, element, 5, 17, mask=causal, statistics=True).layout
-    texts = {str(emit_module(layout, mask=causal, comment="spec: x")) for _ in range(2)}
+    texts = {emit_module(layout, mask=causal, comment="spec: x") for _ in range(2)}
     assert len(texts) == 1
-    text = texts.pop()
+    text = of_text(texts.pop(), *shared_modules(layout)).text()
     for phase in ("phase.qk", "phase.logits.partial", "phase.exp.full", "phase.pv", "; spec: x"):
         assert phase in text
     for rule in ("MASK-3", "NUM-2", "NUM-4"):
@@ -470,5 +471,6 @@ def test_extra_functions_share_the_module():
         b = ir.IRBuilder(made.append_basic_block("entry"))
         b.ret(b.add(made.args[0], made.args[0]))
 
-    code = compile_ir(emit_module(layout, extend=extend), layout.isa)
+    text = emit_module(layout, extend=extend)
+    code = compile_kernel(of_text(text, *shared_modules(layout)), layout.isa)
     assert function(code, "twice", 1, ctypes.c_int64)(21) == 42

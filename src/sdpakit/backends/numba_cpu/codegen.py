@@ -1,49 +1,27 @@
-"""IR text -> object code -> callable addresses, with a cache in the process and one on disk."""
+"""Recipe -> object code -> callable addresses, with a cache in the process and one on disk.
+
+On disk an object lies under the digest of its text, and beside it, for each recipe that led to this
+text, the name of the object. So a kernel that is known costs no text, and after an edit of the
+emitter only the modules whose text came out differently are compiled anew.
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from sdpakit.backends.numba_cpu import objectcache
+from sdpakit.backends.numba_cpu import objectcache, sources
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK, computed_once
 from sdpakit.backends.numba_cpu.isa import Isa
+from sdpakit.backends.numba_cpu.objectcache import Kind
+from sdpakit.backends.numba_cpu.recipes import KernelRecipe, ModuleRecipe, described
 from sdpakit.errors import InternalError
 
-# Part of the key of cached objects: raise it when the pipeline below changes.
-PIPELINE_VERSION = 3
-
-_LOADED: dict[str, KernelModule] = {}  # changed under LLVM_LOCK, as is the next
-_OBJECTS: dict[str, bytes] = {}  # of modules that kernels share
+_LOADED: dict[tuple[KernelRecipe, Isa], KernelModule] = {}  # changed under LLVM_LOCK, as the next
+_OBJECTS: dict[tuple[ModuleRecipe, Isa], bytes] = {}  # of modules that kernels share
 _COUNT = 0
-
-
-@dataclass(frozen=True, slots=True)
-class KernelText:
-    """IR text of a kernel: a module of its own, and those that it shares with other kernels.
-
-    Each is compiled for itself and kept for itself, so that a new kernel costs its own part. They
-    are linked when they are loaded: one may call functions of another.
-
-    Attributes
-    ----------
-    own : str
-        A whole module.
-    shared : tuple of str
-        Further whole modules, without a name that occurs twice.
-    """
-
-    own: str
-    shared: tuple[str, ...] = ()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((self.own, *self.shared))
-
-    def __str__(self) -> str:
-        return "\n".join(self)
 
 
 @functools.cache
@@ -96,8 +74,8 @@ class KernelModule:
 
     Attributes
     ----------
-    ir : KernelText
-        IR text as it was emitted.
+    recipe : KernelRecipe
+        What it is made of.
     isa : Isa
         What it was compiled for.
     from_cache : bool
@@ -105,9 +83,9 @@ class KernelModule:
     """
 
     def __init__(
-        self, text: KernelText, isa: Isa, codes: Sequence[bytes], *, from_cache: bool
+        self, recipe: KernelRecipe, isa: Isa, codes: Sequence[bytes], *, from_cache: bool
     ) -> None:
-        self.ir = text
+        self.recipe = recipe
         self.isa = isa
         self.from_cache = from_cache
         with LLVM_LOCK:
@@ -136,55 +114,93 @@ class KernelModule:
     def asm(self) -> str:
         """Assembly text, compiled anew from the IR."""
         with LLVM_LOCK:
-            texts = [_emit(text, self.isa, "emit_assembly") for text in self.ir]
+            texts = [_emit(module.text(), self.isa, "emit_assembly") for module in self.recipe]
         return "\n".join(texts)
 
 
-def _key(text: str, isa: Isa) -> str:
+@functools.cache
+def _tools() -> str:
+    """Return what turns a text into code: LLVM, and how this file uses it."""
     with LLVM_LOCK:
         import llvmlite
 
         version = ".".join(map(str, _llvm().llvm_version_info))
-    parts = (str(PIPELINE_VERSION), llvmlite.__version__, version, isa.cpu, isa.features, text)
+    return f"llvmlite {llvmlite.__version__}, LLVM {version}, {_pipeline()}"
+
+
+def _pipeline() -> str:
+    """Return what stands for the way from text to code: an edit of it makes other keys."""
+    steps = (function.__code__ for function in (_target_machine, _optimised, _emit))
+    return repr([(step.co_code, step.co_names, step.co_consts) for step in steps])
+
+
+def _key(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _object(text: str, isa: Isa, key: str) -> tuple[bytes, bool]:
-    """Return the object code of one module, and whether it was there already."""
-    stored = _OBJECTS.get(key) or objectcache.read(key)
-    if stored is not None:
-        return stored, True
-    code: bytes = _emit(text, isa, "emit_object")
-    objectcache.write(key, code)
-    return code, False
+def _recipe_key(recipe: ModuleRecipe, isa: Isa, emitter: str | None) -> str | None:
+    """Return the key under which the name of the object is kept, None where none can be trusted."""
+    if emitter is None:
+        return None
+    return _key("recipe", emitter, _tools(), described(isa), recipe.description)
 
 
-def _load(text: KernelText, isa: Isa, keys: Sequence[str]) -> KernelModule:
+def _text_key(text: str, isa: Isa) -> str:
+    return _key("text", _tools(), described(isa), text)
+
+
+def _object(recipe: ModuleRecipe, isa: Isa, emitter: str | None) -> tuple[bytes, bool]:
+    """Return the object code of one module, and whether it was there already.
+
+    `emitter` is what `sources.digest` says of the sources that make its text.
+    """
+    found = _OBJECTS.get((recipe, isa))
+    if found is not None:
+        return found, True
+    alias = _recipe_key(recipe, isa, emitter)
+    name = objectcache.read(alias, Kind.NAME) if alias is not None else None
+    found = objectcache.read(name.decode()) if name is not None else None
+    return (found, True) if found is not None else _object_of_text(recipe, isa, alias)
+
+
+def _object_of_text(recipe: ModuleRecipe, isa: Isa, alias: str | None) -> tuple[bytes, bool]:
+    """Return the same by way of the text, and keep it under its alias, too."""
+    text = recipe.text()
+    key = _text_key(text, isa)
+    stored = objectcache.read(key)
+    code: bytes = _emit(text, isa, "emit_object") if stored is None else stored
+    if stored is None:
+        objectcache.write(key, code)
+    # Asked again: parts of the emitter may have been loaded only now.
+    if alias is not None and sources.digest() is not None:
+        objectcache.write(alias, key.encode(), Kind.NAME)
+    return code, stored is not None
+
+
+def _load(recipe: KernelRecipe, isa: Isa) -> KernelModule:
     global _COUNT
-    codes, known = zip(
-        *(_object(part, isa, key) for part, key in zip(text, keys, strict=True)), strict=True
-    )
-    _OBJECTS.update(zip(keys[1:], codes[1:], strict=True))
+    emitter = sources.digest()
+    codes, known = zip(*(_object(module, isa, emitter) for module in recipe), strict=True)
+    for module, code in zip(recipe.shared, codes[1:], strict=True):
+        _OBJECTS[module, isa] = code
     _COUNT += not all(known)
-    return KernelModule(text, isa, codes, from_cache=all(known))
+    return KernelModule(recipe, isa, codes, from_cache=all(known))
 
 
-def compile_ir(text: KernelText, isa: Isa) -> KernelModule:
-    """Return the loaded code of an IR text; equal texts in one process give the same object.
+def compile_kernel(recipe: KernelRecipe, isa: Isa) -> KernelModule:
+    """Return the loaded code of a kernel; equal recipes in one process give the same object.
 
     Parameters
     ----------
-    text : KernelText
+    recipe : KernelRecipe
         Whole modules.
     isa : Isa
         What to compile for; must be one that the host runs.
     """
-    keys = [_key(part, isa) for part in text]
-    name = " ".join(keys)
     with LLVM_LOCK:  # LLVM itself runs in one thread at a time
-        found = _LOADED.get(name)
+        found = _LOADED.get((recipe, isa))
         if found is None:
-            found = _LOADED[name] = _load(text, isa, keys)
+            found = _LOADED[recipe, isa] = _load(recipe, isa)
         return found
 
 

@@ -203,14 +203,14 @@ def _item(d: int, number: int) -> Item:
     panels = max(0, (row_end - row + get(d, WIDTH) - 1) // get(d, WIDTH))
     head = kv_head * get(d, GROUP) + first
     kv_len = load_int(get(d, KV_LEN) + 8 * b)
-    starts = _of_entry(d, Q_START, b), _of_entry(d, KV_START, b)
+    starts = _of_entry(get(d, Q_START), b), _of_entry(get(d, KV_START), b)
     return Item(b, kv_head, head, heads, row, row_end, panels, kv_len, starts[0], starts[1])
 
 
 @inner
-def _of_entry(d: int, field: int, b: int) -> int:
-    """Return the number of a batch entry in the array at a field, 0 where there is none."""
-    return 0 if get(d, field) == 0 else load_int(get(d, field) + 8 * b)
+def _of_entry(numbers: int, b: int) -> int:
+    """Return the number of a batch entry in the array at an address, 0 where there is none."""
+    return 0 if numbers == 0 else load_int(numbers + 8 * b)
 
 
 @inner
@@ -409,15 +409,10 @@ def _out_factor(d: int, m: float, total: float, sink: float) -> float:
 
 
 @inner
-def _put(d: int, field: int, b: int, head: int, row: int, value: float) -> None:
-    """Store a statistic of a row, if it is wanted."""
-    if get(d, field) != 0:
-        address = (
-            get(d, field)
-            + b * get(d, field + 1)
-            + head * get(d, field + 2)
-            + row * get(d, field + 3)
-        )
+def _put(d: int, array: int, b: int, head: int, row: int, value: float) -> None:
+    """Store a statistic of a row, if it is wanted; `array` is the address of its first field."""
+    if get(array, 0) != 0:
+        address = get(array, 0) + b * get(array, 1) + head * get(array, 2) + row * get(array, 3)
         _store(address, value, get(d, ELEMENT_BYTES))
 
 
@@ -427,23 +422,23 @@ def _put_statistics(d: int, b: int, head: int, row: int, state: int) -> None:
     element_bytes = get(d, ELEMENT_BYTES)
     total = _load(state + get(d, L_AT) - get(d, M_AT), element_bytes)
     if total == 0.0:  # EMPTY-1
-        _put(d, LSE, b, head, row, -math.inf)
-        _put(d, MAX_LOGIT, b, head, row, -math.inf)
-        _put(d, ENTROPY, b, head, row, 0.0)
-        _put(d, SUM_P2, b, head, row, 0.0)
+        _put(d, d + 8 * LSE, b, head, row, -math.inf)
+        _put(d, d + 8 * MAX_LOGIT, b, head, row, -math.inf)
+        _put(d, d + 8 * ENTROPY, b, head, row, 0.0)
+        _put(d, d + 8 * SUM_P2, b, head, row, 0.0)
         return
     m = _load(state, element_bytes) * M_UNIT
     log2_l = math.log2(total)
-    _put(d, LSE, b, head, row, LN2 * (m + log2_l))
+    _put(d, d + 8 * LSE, b, head, row, LN2 * (m + log2_l))
     largest = _load(state + get(d, TMAX_AT) - get(d, M_AT), element_bytes)
     if math.isnan(total):  # NUM-4: a NaN does not enter the running maximum
         largest = math.nan
-    _put(d, MAX_LOGIT, b, head, row, float_of(get(d, MAX_FACTOR)) * largest)
+    _put(d, d + 8 * MAX_LOGIT, b, head, row, float_of(get(d, MAX_FACTOR)) * largest)
     if get(d, ENTROPY) != 0 or get(d, SUM_P2) != 0:
         e1 = _load(state + get(d, E1_AT) - get(d, M_AT), element_bytes)
         p2 = _load(state + get(d, P2_AT) - get(d, M_AT), element_bytes)
-        _put(d, ENTROPY, b, head, row, LN2 * (log2_l - e1 / total))
-        _put(d, SUM_P2, b, head, row, p2 / (total * total))
+        _put(d, d + 8 * ENTROPY, b, head, row, LN2 * (log2_l - e1 / total))
+        _put(d, d + 8 * SUM_P2, b, head, row, p2 / (total * total))
 
 
 @inner
@@ -462,8 +457,8 @@ def _close_panel(d: int, item: Item, scratch: int, panel: Any) -> None:
             m = _load(state, element_bytes) * M_UNIT
             sink = _sink(d, item.b, head, row + lane)
             place = item.first_row + row + lane
-            _put(d, ROW_M, item.b, head, place, m / M_UNIT)
-            _put(d, ROW_L, item.b, head, place, total)
+            _put(d, d + 8 * ROW_M, item.b, head, place, m / M_UNIT)
+            _put(d, d + 8 * ROW_L, item.b, head, place, total)
             if wants_statistics:
                 _put_statistics(d, item.b, head, place, state)
         _store(factors + lane * element_bytes, _out_factor(d, m, total, sink), element_bytes)

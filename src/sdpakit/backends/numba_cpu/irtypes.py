@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from llvmlite import ir
@@ -39,6 +40,18 @@ class _Splat(ir.Constant):
 def constant(kind: IrType, number: float | int) -> Value:
     """Return a constant of a type, the same in all lanes."""
     return (_Splat if isinstance(kind, ir.VectorType) else ir.Constant)(kind, number)
+
+
+@functools.lru_cache(maxsize=1024)
+def whole(number: int) -> Value:
+    """Return an i64 constant; kept, as is its text, because few numbers come thousands of times."""
+    return ir.Constant(I64, number)
+
+
+@functools.lru_cache(maxsize=1024)
+def lane_numbers(lanes: tuple[int, ...]) -> Value:
+    """Return a vector of i32 constants, kept likewise: each shuffle has one."""
+    return ir.Constant(ir.VectorType(I32, len(lanes)), lanes)
 
 
 def constant_like(value: Value, number: float | int) -> Value:

@@ -6,18 +6,17 @@ GENERAL where it is an expression.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
 from sdpakit.backends.base import Artifact, Options
-from sdpakit.backends.numba_cpu.codegen import KernelModule, KernelText, compile_ir
+from sdpakit.backends.numba_cpu.codegen import KernelModule, compile_kernel
 from sdpakit.backends.numba_cpu.context import ContextLayout
 from sdpakit.backends.numba_cpu.decode.choice import can_decode
-from sdpakit.backends.numba_cpu.decode.emit import decode_text
+from sdpakit.backends.numba_cpu.decode.emit import decode_module
 from sdpakit.backends.numba_cpu.decode.layout import DecodeLayout
 from sdpakit.backends.numba_cpu.decode.softening import Softening
 from sdpakit.backends.numba_cpu.functions import new_function
@@ -27,7 +26,8 @@ from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.logits import Pairs
 from sdpakit.backends.numba_cpu.lower_expr import Walker, staged_loads
 from sdpakit.backends.numba_cpu.lower_ranges import emit_ranges
-from sdpakit.backends.numba_cpu.module import emit_module
+from sdpakit.backends.numba_cpu.module import emit_module, shared_modules
+from sdpakit.backends.numba_cpu.recipes import KernelRecipe, ModuleRecipe
 from sdpakit.backends.numba_cpu.staging import Staged
 from sdpakit.backends.numba_cpu.vector import Lanes, VectorEmitter
 from sdpakit.errors import LoweringError
@@ -109,34 +109,38 @@ class Plan:
 
 
 class Stages(Mapping[str, str | bytes]):
-    """Stages of an artifact; "asm" is made when it is asked for, as it needs a compilation.
+    """Stages of an artifact, each made when it is asked for: to run the code none is needed.
 
     Parameters
     ----------
-    program_text : str
-        The stage "ir".
-    llvm : KernelText
-        What the stage "llvm" prints.
+    program_text : callable
+        Returns the stage "ir".
+    recipe : KernelRecipe
+        Makes what the stage "llvm" prints.
     isa : Isa
         What to compile for.
     """
 
-    def __init__(self, program_text: str, llvm: KernelText, isa: Isa) -> None:
-        self._texts = {"ir": program_text, "llvm": str(llvm)}
-        self._llvm, self._isa = llvm, isa
+    def __init__(self, program_text: Callable[[], str], recipe: KernelRecipe, isa: Isa) -> None:
+        self._recipe, self._isa = recipe, isa
+        self._makers: dict[str, Callable[[], str]] = {
+            "ir": program_text,
+            "llvm": recipe.text,
+            "asm": lambda: self.compiled().asm,
+        }
 
     def compiled(self) -> KernelModule:
         """Return the loaded code."""
-        return compile_ir(self._llvm, self._isa)
+        return compile_kernel(self._recipe, self._isa)
 
     def __getitem__(self, name: str) -> str:
-        return self.compiled().asm if name == "asm" else self._texts[name]
+        return self._makers[name]()
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*self._texts, "asm"))
+        return iter(self._makers)
 
     def __len__(self) -> int:
-        return len(self._texts) + 1
+        return len(self._makers)
 
 
 def lower(program: Program, options: Options, int_bits: int = 32) -> Artifact:
@@ -157,14 +161,20 @@ def lower(program: Program, options: Options, int_bits: int = 32) -> Artifact:
         Stages "ir" (the program), "llvm", "asm"; `meta` holds the `Plan` as "plan".
     """
     plan = Plan.of(program, options, int_bits)
-    text = to_text(program)
-    llvm = _module_text(plan, text)
-    isa = plan.layout.isa
-    key = hashlib.sha256(f"{llvm}\n{isa}".encode()).hexdigest()
-    return Artifact(NAME, key, program, Stages(text, llvm, isa), {"plan": plan, "options": options})
+    recipe = _recipe(plan)
+    stages = Stages(lambda: to_text(program), recipe, plan.layout.isa)
+    meta = {"plan": plan, "options": options}
+    return Artifact(NAME, recipe.digest(), program, stages, meta)
 
 
-def _module_text(plan: Plan, program_text: str) -> KernelText:
+def _recipe(plan: Plan) -> KernelRecipe:
+    shared = shared_modules(plan.layout)
+    if can_decode(plan.layout):
+        shared = (*shared, decode_module(plan.layout))
+    return KernelRecipe(ModuleRecipe(_own_text, (plan,)), shared)
+
+
+def _own_text(plan: Plan) -> str:
     program = plan.program
     context = ContextLayout.of(program)
 
@@ -184,18 +194,15 @@ def _module_text(plan: Plan, program_text: str) -> KernelText:
 
     terms = None if plan.is_fast else logit, mask if plan.has_mask else None
     pairs = Pairs(terms[0], terms[1], plan.int_bits, staged_tables(plan, context))
-    text = emit_module(
+    return emit_module(
         plan.layout,
         logit=pairs.logit,
         mask=pairs.mask,
         int_bits=pairs.int_bits,
         extend=extend,
         staged=pairs.staged,
-        comment=program_text,
+        comment=to_text(program),
     )
-    if not can_decode(plan.layout):
-        return text
-    return replace(text, shared=(*text.shared, decode_text(plan.layout)))
 
 
 def staged_tables(plan: Plan, context: ContextLayout) -> list[Staged]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sdpakit.backends.numba_cpu import packing, products
-from sdpakit.backends.numba_cpu.codegen import KernelText
 from sdpakit.backends.numba_cpu.functions import new_module
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.logits import LogitFn, MaskFn, Pairs
 from sdpakit.backends.numba_cpu.panel import PanelStep
+from sdpakit.backends.numba_cpu.recipes import ModuleRecipe
 from sdpakit.backends.numba_cpu.staging import Staged
 
 
@@ -24,8 +23,8 @@ def emit_module(
     staged: Sequence[Staged] = (),
     extend: Callable[[Any], None] | None = None,
     comment: str = "",
-) -> KernelText:
-    """Return the IR text of a kernel.
+) -> str:
+    """Return the IR text of the module that a kernel has for itself.
 
     Parameters
     ----------
@@ -40,8 +39,8 @@ def emit_module(
 
     Returns
     -------
-    KernelText
-        Deterministic text with the functions begin, step, pack_q, pack_k, pack_v and unpack_o.
+    str
+        Deterministic text with the functions begin and step.
     """
     module = new_module("sdpakit")
     packing.emit_begin(module, layout)
@@ -53,14 +52,17 @@ def emit_module(
         f"isa {layout.isa.name}, element {layout.element}, panel of {layout.width} queries, "
         f"tiles of {layout.block_kv} keys, register tile {layout.rows} x {layout.vectors} vectors",
     ]
-    shared = [
-        products.qk_text(layout, far=bool(layout.dense)),
-        packers_text(layout),
-        unpack_text(layout),
-    ]
-    if layout.v_head_dim:
-        shared.append(products.pv_text(layout))
-    return KernelText(commented(head, module), tuple(shared))
+    return commented(head, module)
+
+
+def shared_modules(layout: PanelLayout) -> tuple[ModuleRecipe, ...]:
+    """Return the modules that the step calls: packers, products, `unpack_o`."""
+    shared = (
+        products.qk_module(layout, far=bool(layout.dense)),
+        packers_module(layout),
+        unpack_module(layout),
+    )
+    return (*shared, products.pv_module(layout)) if layout.v_head_dim else shared
 
 
 def commented(lines: Sequence[str], module: Any) -> str:
@@ -68,12 +70,12 @@ def commented(lines: Sequence[str], module: Any) -> str:
     return "".join(f"; {line}\n" for line in lines) + str(module)
 
 
-def packers_text(layout: PanelLayout) -> str:
+def packers_module(layout: PanelLayout) -> ModuleRecipe:
     """Return the module of the packers, which know neither mask nor logit nor further outputs."""
-    return _packers_text(replace(layout, statistics=False, row_maximum=False, dense=()))
+    plain = replace(layout, statistics=False, row_maximum=False, dense=())
+    return ModuleRecipe(_packers_text, (plain,))
 
 
-@functools.lru_cache(maxsize=64)
 def _packers_text(layout: PanelLayout) -> str:
     module = new_module("sdpakit_packers")
     packing.emit_pack_q(module, layout)
@@ -82,14 +84,12 @@ def _packers_text(layout: PanelLayout) -> str:
     return str(module)
 
 
-def unpack_text(layout: PanelLayout) -> str:
+def unpack_module(layout: PanelLayout) -> ModuleRecipe:
     """Return the module of `unpack_o`: for out here, for dQ in the backward pass."""
-    return _unpack_text(
-        PanelLayout(layout.isa, layout.element, layout.out_dtype, 1, layout.v_head_dim)
-    )
+    plain = PanelLayout(layout.isa, layout.element, layout.out_dtype, 1, layout.v_head_dim)
+    return ModuleRecipe(_unpack_text, (plain,))
 
 
-@functools.lru_cache(maxsize=64)
 def _unpack_text(layout: PanelLayout) -> str:
     module = new_module("sdpakit_unpack")
     packing.emit_unpack_o(module, layout)

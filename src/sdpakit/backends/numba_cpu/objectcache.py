@@ -1,4 +1,4 @@
-"""Object code on disk, never a reason to fail.
+"""Object code on disk, and the names under which it is found; never a reason to fail.
 
 Entries are checked when read and replaced as a whole when written. An entry is a header with the
 digest of its key and its content, then the content. No home, a directory that cannot be written and
@@ -9,6 +9,7 @@ what is no regular file, is treated as missing.
 from __future__ import annotations
 
 import contextlib
+import enum
 import hashlib
 import os
 import re
@@ -26,11 +27,18 @@ SWITCH_VARIABLE = "SDPAKIT_CACHE"
 
 _MAGIC = b"sdpakit-object-2\n"
 _DIGEST_BYTES = 32
-_ENTRY = re.compile(r"[0-9a-f]{64}\.o")
+_ENTRY = re.compile(r"[0-9a-f]{64}\.(o|name)")
 _UNFINISHED = re.compile(r"[0-9a-f]{16}\..+")
 # A file that was begun so long ago, in seconds, is one that nobody will finish.
 _ABANDONED = 3600.0
 _warned: set[str] = set()
+
+
+class Kind(enum.Enum):
+    """What an entry holds: object code, or the key of an entry with object code."""
+
+    OBJECT = "o"
+    NAME = "name"
 
 
 def directory() -> Path | None:
@@ -95,13 +103,13 @@ def _regular_bytes(path: Path) -> bytes:
         os.close(descriptor)
 
 
-def read(key: str) -> bytes | None:
+def read(key: str, kind: Kind = Kind.OBJECT) -> bytes | None:
     """Return the content of an entry, None if it is missing or damaged."""
     place = _usable_directory()
     if place is None:
         return None
     try:
-        data = _regular_bytes(place / f"{key}.o")
+        data = _regular_bytes(place / f"{key}.{kind.value}")
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -112,7 +120,7 @@ def read(key: str) -> bytes | None:
     return content if data[:head] == _header(key, content) else None
 
 
-def write(key: str, content: bytes) -> None:
+def write(key: str, content: bytes, kind: Kind = Kind.OBJECT) -> None:
     """Keep an entry; readers see all of it or nothing."""
     place = _usable_directory()
     if place is None:
@@ -123,7 +131,7 @@ def write(key: str, content: bytes) -> None:
         with tempfile.NamedTemporaryFile(dir=place, prefix=f"{key[:16]}.", delete=False) as file:
             temporary = Path(file.name)
             file.write(_header(key, content) + content)
-        temporary.replace(place / f"{key}.o")
+        temporary.replace(place / f"{key}.{kind.value}")
     except OSError as error:
         if temporary is not None:
             with contextlib.suppress(OSError):

@@ -7,7 +7,6 @@ call the same code. A call comes once for some thousand multiply-adds of a vecto
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,27 +26,30 @@ from sdpakit.backends.numba_cpu.microkernels import (
     qk_tile,
     store_tile,
 )
+from sdpakit.backends.numba_cpu.recipes import ModuleRecipe
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
 QK_ARGUMENTS = ("k", "qt", "ahead", "s", "groups", "top")
 PV_ARGUMENTS = ("vt", "p", "out", "alpha", "first", "n", "block_kv", "guarded")
 
 
-def qk_text(layout: PanelLayout, *, far: bool = False) -> str:
+def qk_module(layout: PanelLayout, *, far: bool = False) -> ModuleRecipe:
     """Return the module with the function that `call_qk` calls, with tables if `far`."""
     width = replace(_element_only(layout), head_dim=layout.head_dim)
-    if not far:
-        return _qk_text(width)
-    return _qk_text(replace(width, dense=layout.dense, block_kv_wish=layout.block_kv))
+    if far:
+        width = replace(width, dense=layout.dense, block_kv_wish=layout.block_kv)
+    return ModuleRecipe(_qk_text, (width,))
 
 
-def pv_text(layout: PanelLayout) -> str:
+def pv_module(layout: PanelLayout) -> ModuleRecipe:
     """Return the module with the function that `call_pv` calls."""
-    return _pv_text(replace(_element_only(layout), v_head_dim=layout.v_head_dim))
+    return ModuleRecipe(_pv_text, (replace(_element_only(layout), v_head_dim=layout.v_head_dim),))
 
 
 def _element_only(layout: PanelLayout) -> PanelLayout:
-    return PanelLayout(layout.isa, layout.element, layout.element, head_dim=1, v_head_dim=0)
+    """Return a layout that says nothing else; the keys of a tile, here any, are an argument."""
+    element = layout.element
+    return PanelLayout(layout.isa, element, element, head_dim=1, v_head_dim=0, block_kv_wish=1)
 
 
 def _qk_name(layout: PanelLayout) -> str:
@@ -58,7 +60,6 @@ def _pv_name(layout: PanelLayout) -> str:
     return f"pv_{layout.v_head_dim}"
 
 
-@functools.lru_cache(maxsize=64)
 def _qk_text(layout: PanelLayout) -> str:
     module = new_module("sdpakit_qk")
     tables = [f"{name}{n}" for n in range(len(layout.dense)) for name in ("rows", "stride")]
@@ -126,7 +127,6 @@ def columns_in_memory(e: VectorEmitter, layout: PanelLayout) -> Value:
         return e.b.alloca(e.V, layout.vectors)
 
 
-@functools.lru_cache(maxsize=64)
 def _pv_text(layout: PanelLayout) -> str:
     module = new_module("sdpakit_pv")
     b = new_function(module, _pv_name(layout), PV_ARGUMENTS, result=ir.VoidType())

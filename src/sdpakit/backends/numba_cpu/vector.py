@@ -26,6 +26,8 @@ from sdpakit.backends.numba_cpu.irtypes import (
     Value,
     constant,
     element_of,
+    lane_numbers,
+    whole,
     with_lanes_of,
 )
 from sdpakit.backends.numba_cpu.isa import Element, Isa
@@ -68,7 +70,7 @@ class VectorEmitter:
 
     def c(self, number: int) -> Value:
         """Return an i64 scalar."""
-        return ir.Constant(I64, number)
+        return whole(number)
 
     def c1(self, number: int) -> Value:
         """Return an i1 scalar."""
@@ -95,7 +97,7 @@ class VectorEmitter:
 
     def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
         """Return the lanes of the concatenation (a, b) that are named."""
-        return self.b.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes)))
+        return self.b.shuffle_vector(a, b, lane_numbers(tuple(lanes)))
 
     # --- floats ---
 

@@ -206,10 +206,9 @@ def _fill(d: int, address: int, value: float) -> None:
 
 
 @inner
-def _place(d: int, field: int, b: int, head: int, row: int) -> int:
-    """Return the address of a row of an array."""
-    start = get(d, field) + b * get(d, field + 1) + head * get(d, field + 2)
-    return start + row * get(d, field + 3)
+def _place(array: int, b: int, head: int, row: int) -> int:
+    """Return the address of a row of an array; `array` is the address of its first field."""
+    return get(array, 0) + b * get(array, 1) + head * get(array, 2) + row * get(array, 3)
 
 
 @inner
@@ -220,11 +219,6 @@ def _record(d: int, scratch: int, panel: int) -> int:
 @inner
 def _panel(d: int, scratch: int, panel: int) -> int:
     return scratch + get(d, PANELS_AT) + get(d, PANEL_BYTES) * panel
-
-
-@inner
-def _read(record: int, field: int) -> int:
-    return load_int(record + 8 * field)
 
 
 @inner
@@ -239,13 +233,13 @@ def _fill_factors(d: int, scratch: int) -> None:
 @inner
 def _find_ranges(d: int, block: Block, record: int) -> None:
     """Record which keys some row of the panel may see, and which every row sees for certain."""
-    row, rows = _read(record, ROW), _read(record, ROWS)
+    row, rows = get(record, ROW), get(record, ROWS)
     lo, hi, must_lo, must_hi = 0, block.kv_len, 0, block.kv_len
     if get(d, KEY_RANGES) != 0:
-        box = (block.b, _read(record, HEAD), row, row + rows - 1)
+        box = (block.b, get(record, HEAD), row, row + rows - 1)
         call(get(d, KEY_RANGES), (get(d, CONTEXT), *box, record))
-        lo, hi = max(0, _read(record, LO)), min(block.kv_len, _read(record, HI))
-        must_lo, must_hi = _read(record, MUST_LO), _read(record, MUST_HI)
+        lo, hi = max(0, get(record, LO)), min(block.kv_len, get(record, HI))
+        must_lo, must_hi = get(record, MUST_LO), get(record, MUST_HI)
     store_int(record, lo)
     store_int(record + 8 * HI, hi)
     store_int(record + 8 * MUST_LO, must_lo)
@@ -255,24 +249,24 @@ def _find_ranges(d: int, block: Block, record: int) -> None:
 @inner
 def _row_numbers(d: int, block: Block, scratch: int, record: int, address: int) -> None:
     """Bring maxima and 1 / l of the rows into the panel and the factors; zero past the last row."""
-    head, row, rows = _read(record, HEAD), _read(record, ROW), _read(record, ROWS)
+    head, row, rows = get(record, HEAD), get(record, ROW), get(record, ROWS)
     inverse = scratch + get(d, FACTORS_AT) + get(d, ROW_BYTES)
     _fill(d, address + get(d, BASE_AT), 0.0)
     _fill(d, inverse, 0.0)
     for lane in range(rows):
         at = lane * get(d, ELEMENT_BYTES)
-        base = _load(d, _place(d, BASE, block.b, head, row + lane))
+        base = _load(d, _place(d + 8 * BASE, block.b, head, row + lane))
         _store(d, address + get(d, BASE_AT) + at, base)
-        _store(d, inverse + at, _load(d, _place(d, INVERSE, block.b, head, row + lane)))
+        _store(d, inverse + at, _load(d, _place(d + 8 * INVERSE, block.b, head, row + lane)))
 
 
 @inner
 def _pack_lanes(d: int, block: Block, scratch: int, record: int, address: int) -> None:
     """Pack q and dO / l as lanes, and make delta of dO / l."""
-    head, row, rows = _read(record, HEAD), _read(record, ROW), _read(record, ROWS)
+    head, row, rows = get(record, HEAD), get(record, ROW), get(record, ROWS)
     factors, step = scratch + get(d, FACTORS_AT), get(d, ROW_BYTES)
-    q, do = _place(d, Q, block.b, head, row), _place(d, DO, block.b, head, row)
-    out, lanes = _place(d, OUT, block.b, head, row), scratch + get(d, LANES_AT)
+    q, do = _place(d + 8 * Q, block.b, head, row), _place(d + 8 * DO, block.b, head, row)
+    out, lanes = _place(d + 8 * OUT, block.b, head, row), scratch + get(d, LANES_AT)
     dot = address + get(d, DOT_AT)
     call(get(d, LANES_Q), (q, get(d, Q_I), get(d, Q_D), rows, address, factors))
     call(get(d, LANES_DO), (do, get(d, DO_I), get(d, DO_D), rows, dot, factors + step))
@@ -284,9 +278,9 @@ def _pack_lanes(d: int, block: Block, scratch: int, record: int, address: int) -
 @inner
 def _pack_factors(d: int, block: Block, scratch: int, record: int, address: int) -> None:
     """Pack q and dO / l as rows for the outer products; clear dQ."""
-    head, row, rows = _read(record, HEAD), _read(record, ROW), _read(record, ROWS)
+    head, row, rows = get(record, HEAD), get(record, ROW), get(record, ROWS)
     factors, step = scratch + get(d, FACTORS_AT), get(d, ROW_BYTES)
-    q, do = _place(d, Q, block.b, head, row), _place(d, DO, block.b, head, row)
+    q, do = _place(d + 8 * Q, block.b, head, row), _place(d + 8 * DO, block.b, head, row)
     q_rows, do_rows = address + get(d, Q_ROWS_AT), address + get(d, DO_ROWS_AT)
     ones = factors + 2 * step
     bad_q = call(get(d, FACTORS_Q), (q, get(d, Q_I), get(d, Q_D), rows, q_rows, ones))
@@ -313,7 +307,7 @@ def _open_panel(d: int, block: Block, scratch: int, number: int) -> None:
         store_int(record + 8 * HI, 0)
         return
     _find_ranges(d, block, record)
-    if _read(record, LO) >= _read(record, HI):
+    if get(record, LO) >= get(record, HI):
         return
     _row_numbers(d, block, scratch, record, address)
     _pack_lanes(d, block, scratch, record, address)
@@ -324,16 +318,16 @@ def _open_panel(d: int, block: Block, scratch: int, number: int) -> None:
 @inner
 def _find_step(d: int, block: Block, record: int, tile: int, n: int) -> int:
     """Record the step of a panel over keys [tile, tile + n); return 1 if there is one, else 0."""
-    lo, hi, step = _read(record, LO), _read(record, HI), get(d, ROW_STEP)
+    lo, hi, step = get(record, LO), get(record, HI), get(d, ROW_STEP)
     first = 0 if lo <= tile else (lo - tile) // step * step
     end = min(n, hi - tile)
-    flags = _read(record, FLAGS) & ~PARTIAL
-    full = _read(record, MUST_LO) <= tile + first and tile + end <= _read(record, MUST_HI)
+    flags = get(record, FLAGS) & ~PARTIAL
+    full = get(record, MUST_LO) <= tile + first and tile + end <= get(record, MUST_HI)
     if first < end and not full:
         flags |= PARTIAL
         if get(d, TILE_CLASS) != 0:
-            row = _read(record, ROW)
-            rows = (block.b, _read(record, HEAD), row, row + _read(record, ROWS) - 1)
+            row = get(record, ROW)
+            rows = (block.b, get(record, HEAD), row, row + get(record, ROWS) - 1)
             keys = (tile + first, tile + end - 1)
             found = call(get(d, TILE_CLASS), (get(d, CONTEXT), *rows, *keys))
             if found & 1 == 0:  # no pair is attended
@@ -350,8 +344,8 @@ def _find_step(d: int, block: Block, record: int, tile: int, n: int) -> int:
 def _pack_tile(d: int, block: Block, scratch: int, tile: int, n: int) -> int:
     """Pack keys and values of a tile; return the flag of one that is not finite."""
     address = scratch + get(d, TILE_AT)
-    k = _place(d, K, block.b, block.kv_head, tile)
-    v = _place(d, V, block.b, block.kv_head, tile)
+    k = _place(d + 8 * K, block.b, block.kv_head, tile)
+    v = _place(d + 8 * V, block.b, block.kv_head, tile)
     values = address + get(d, V_ROWS_AT)
     bad = call(get(d, ROWS_K), (k, get(d, K_J), get(d, K_D), n, address))
     bad |= call(get(d, ROWS_V), (v, get(d, V_J), get(d, V_D), n, values))
@@ -373,14 +367,14 @@ def _meet_tile(d: int, block: Block, scratch: int, tile: int) -> int:
     seen = bad
     for number in range(block.panels):
         record = _record(d, scratch, number)
-        end = _read(record, END)
+        end = get(record, END)
         if end == 0:
             continue
-        seen |= _read(record, FLAGS)
-        flags = _read(record, FLAGS) & STEP_FLAGS | bad | _read(record, FIRST) << FIRST_SHIFT
+        seen |= get(record, FLAGS)
+        flags = get(record, FLAGS) & STEP_FLAGS | bad | get(record, FIRST) << FIRST_SHIFT
         pairs = scratch + get(d, PAIRS_AT) + get(d, PAIRS_BYTES) * number
         memory = (scratch + get(d, TILE_AT), _panel(d, scratch, number), pairs)
-        rows = (block.b, _read(record, HEAD), _read(record, ROW), _read(record, ROWS))
+        rows = (block.b, get(record, HEAD), get(record, ROW), get(record, ROWS))
         keys = (end, tile, flags)
         staged = scratch + get(d, STAGED_AT)
         call(get(d, STEP), (get(d, CONTEXT), *memory, staged, *keys, *rows, get(d, SUMS)))
@@ -391,7 +385,7 @@ def _meet_tile(d: int, block: Block, scratch: int, tile: int) -> int:
 def _sees(d: int, scratch: int, panel: int, group: int) -> bool:
     """Return whether the panel had a step over the keys of a register tile."""
     record, key = _record(d, scratch, panel), group * get(d, ROW_STEP)
-    return _read(record, FIRST) <= key < _read(record, END)
+    return get(record, FIRST) <= key < get(record, END)
 
 
 @inner
@@ -417,7 +411,7 @@ def _all_see(d: int, scratch: int, panels: int, n: int) -> bool:
     """Return whether every panel had a step over all keys of a tile of n keys."""
     for panel in range(panels):
         record = _record(d, scratch, panel)
-        if _read(record, FIRST) != 0 or _read(record, END) != n:
+        if get(record, FIRST) != 0 or get(record, END) != n:
             return False
     return True
 
@@ -472,8 +466,8 @@ def _wait(d: int, place: int, turn: int) -> None:
 @inner
 def _finish_tile(d: int, block: Block, sums: Any, tile: int, n: int) -> None:
     """Write dK and dV of a tile, to which every item has added."""
-    dk = _place(d, DK, block.b, block.kv_head, tile)
-    dv = _place(d, DV, block.b, block.kv_head, tile)
+    dk = _place(d + 8 * DK, block.b, block.kv_head, tile)
+    dv = _place(d + 8 * DV, block.b, block.kv_head, tile)
     factor, one = get(d, DOT_FACTOR), 0x3FF0000000000000  # the bits of 1.0
     call(get(d, SUMS_K), (sums[0], dk, get(d, DK_J), get(d, DK_D), n, factor))
     call(get(d, SUMS_V), (sums[1], dv, get(d, DV_J), get(d, DV_D), n, one))
@@ -483,12 +477,12 @@ def _finish_tile(d: int, block: Block, sums: Any, tile: int, n: int) -> None:
 def _close_panel(d: int, block: Block, scratch: int, number: int) -> None:
     """Write dQ of a panel, if it saw keys; it is zero otherwise, and was so before."""
     record = _record(d, scratch, number)
-    if _read(record, LO) >= _read(record, HI):
+    if get(record, LO) >= get(record, HI):
         return
-    dq = _place(d, DQ, block.b, _read(record, HEAD), _read(record, ROW))
+    dq = _place(d + 8 * DQ, block.b, get(record, HEAD), get(record, ROW))
     factors = scratch + get(d, FACTORS_AT) + 3 * get(d, ROW_BYTES)
     sums = _panel(d, scratch, number) + get(d, DQT_AT)
-    call(get(d, UNPACK), (sums, factors, dq, get(d, DQ_I), get(d, DQ_D), _read(record, ROWS)))
+    call(get(d, UNPACK), (sums, factors, dq, get(d, DQ_I), get(d, DQ_D), get(record, ROWS)))
 
 
 @inner

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -10,17 +9,17 @@ from typing import TYPE_CHECKING
 from sdpakit.backends.base import Artifact, Options
 from sdpakit.backends.numba_cpu import products
 from sdpakit.backends.numba_cpu.backward.layout import BackwardLayout, backward_layout
-from sdpakit.backends.numba_cpu.backward.outer import outer_text
-from sdpakit.backends.numba_cpu.backward.packers import Stored, packers_text
+from sdpakit.backends.numba_cpu.backward.outer import outer_module
+from sdpakit.backends.numba_cpu.backward.packers import Stored, packers_module
 from sdpakit.backends.numba_cpu.backward.step import BackwardStep, PairTerms
 from sdpakit.backends.numba_cpu.backward.tables import TableGradient, table_gradients
-from sdpakit.backends.numba_cpu.codegen import KernelText
 from sdpakit.backends.numba_cpu.context import ContextLayout
 from sdpakit.backends.numba_cpu.functions import new_module
 from sdpakit.backends.numba_cpu.lower import NAME, Plan, Stages, lower, staged_tables
 from sdpakit.backends.numba_cpu.lower_expr import Walker
 from sdpakit.backends.numba_cpu.lower_ranges import emit_ranges
-from sdpakit.backends.numba_cpu.module import commented, unpack_text
+from sdpakit.backends.numba_cpu.module import commented, unpack_module
+from sdpakit.backends.numba_cpu.recipes import KernelRecipe, ModuleRecipe
 from sdpakit.expr.derivative import derivative
 from sdpakit.expr.nodes import Const, Dot, Expr
 from sdpakit.ir.printer import to_text
@@ -96,16 +95,31 @@ def lower_backward(program: Program, options: Options, int_bits: int = 32) -> Ar
         artifact of the forward pass.
     """
     plan = BackwardPlan.of(program, options, int_bits)
-    text = f"{to_text(program)}\ngradients"
-    llvm = _module_text(plan, text)
-    isa = plan.layout.keys.isa
+    recipe = _recipe(plan)
     forward = lower(forward_program(program), options, int_bits)
-    key = hashlib.sha256(f"{llvm}\n{forward.key}\n{isa}".encode()).hexdigest()
+    stages = Stages(lambda: _program_text(program), recipe, plan.layout.keys.isa)
     meta = {"plan": plan, "options": options, "forward": forward}
-    return Artifact(NAME, key, program, Stages(text, llvm, isa), meta)
+    return Artifact(NAME, recipe.digest(), program, stages, meta)
 
 
-def _module_text(plan: BackwardPlan, program_text: str) -> KernelText:
+def _recipe(plan: BackwardPlan) -> KernelRecipe:
+    layout = plan.layout
+    shared = (
+        products.qk_module(layout.keys),
+        products.qk_module(layout.values),  # the same where both widths are
+        products.pv_module(layout.values),
+        outer_module(layout.keys),
+        packers_module(layout, Stored.of(plan.plan.program)),
+        unpack_module(layout.values),  # dQ, in the dtype of q
+    )
+    return KernelRecipe(ModuleRecipe(_own_text, (plan,)), tuple(dict.fromkeys(shared)))
+
+
+def _program_text(program: Program) -> str:
+    return f"{to_text(program)}\ngradients"
+
+
+def _own_text(plan: BackwardPlan) -> str:
     program, layout = plan.plan.program, plan.layout
     module = new_module("sdpakit_backward")
     BackwardStep(module, "step", layout, _pair_terms(plan, with_tables=False)).emit()
@@ -115,20 +129,12 @@ def _module_text(plan: BackwardPlan, program_text: str) -> KernelText:
         emit_ranges(module, layout.keys.isa, program)
     keys = layout.keys
     head = [
-        *program_text.splitlines(),
+        *_program_text(program).splitlines(),
         f"isa {keys.isa.name}, element {keys.element}, blocks of {layout.panels} panels of "
         f"{keys.width} queries, tiles of {keys.block_kv} keys, register tile {keys.rows} x "
         f"{keys.vectors} vectors",
     ]
-    texts = (
-        products.qk_text(keys),
-        products.qk_text(layout.values),  # the same where both widths are
-        products.pv_text(layout.values),
-        outer_text(keys),
-        packers_text(layout, Stored.of(program)),
-        unpack_text(layout.values),  # dQ, in the dtype of q
-    )
-    return KernelText(commented(head, module), tuple(dict.fromkeys(texts)))
+    return commented(head, module)
 
 
 def _pair_terms(plan: BackwardPlan, *, with_tables: bool) -> PairTerms:

@@ -7,7 +7,6 @@ bits do not depend on how the rows are dealt out to blocks and runs (DET-1).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from sdpakit.backends.numba_cpu.functions import new_function, new_module
 from sdpakit.backends.numba_cpu.irtypes import Value
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.microkernels import prefetch
+from sdpakit.backends.numba_cpu.recipes import ModuleRecipe
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
 ARGUMENTS = (
@@ -27,13 +27,13 @@ ARGUMENTS = (
 LANES_AT_ONCE = 8  # between two jumps, at most: more only makes the code longer
 
 
-def outer_text(layout: PanelLayout) -> str:
+def outer_module(layout: PanelLayout) -> ModuleRecipe:
     """Return the module with `outer`, which knows no width: only ISA and element matter."""
     element = layout.element
-    return _outer_text(PanelLayout(layout.isa, element, element, head_dim=1, v_head_dim=0))
+    plain = PanelLayout(layout.isa, element, element, head_dim=1, v_head_dim=0)
+    return ModuleRecipe(_outer_text, (plain,))
 
 
-@functools.lru_cache(maxsize=16)
 def _outer_text(layout: PanelLayout) -> str:
     module = new_module("sdpakit_outer")
     OuterProduct(module, layout).emit()

@@ -5,13 +5,13 @@ They depend on widths and dtypes alone, so specs that differ in mask, logit or o
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sdpakit.backends.numba_cpu.backward import packing
 from sdpakit.backends.numba_cpu.backward.layout import BackwardLayout
 from sdpakit.backends.numba_cpu.functions import new_module
+from sdpakit.backends.numba_cpu.recipes import ModuleRecipe
 
 if TYPE_CHECKING:
     from sdpakit.ir.program import Program
@@ -61,12 +61,11 @@ def packer_symbols(layout: BackwardLayout, stored: Stored) -> dict[str, str]:
     return {name: first.setdefault(how, name) for name, how in packers.items()}
 
 
-def packers_text(layout: BackwardLayout, stored: Stored) -> str:
+def packers_module(layout: BackwardLayout, stored: Stored) -> ModuleRecipe:
     """Return the module of the packers."""
-    return _packers_text(_without_tables(layout), stored)
+    return ModuleRecipe(_packers_text, (_without_tables(layout), stored))
 
 
-@functools.lru_cache(maxsize=64)
 def _packers_text(layout: BackwardLayout, stored: Stored) -> str:
     module = new_module("sdpakit_backward_packers")
     symbols = packer_symbols(layout, stored)

@@ -413,12 +413,11 @@ def _meet_keys(d: int, item: Item, scratch: int) -> None:
 
 
 @inner
-def _put(d: int, field: int, b: int, head: int, row: int, value: float) -> None:
-    """Store a statistic of a row, if it is wanted."""
-    if get(d, field) == 0:
+def _put(d: int, array: int, b: int, head: int, row: int, value: float) -> None:
+    """Store a statistic of a row, if it is wanted; `array` is the address of its first field."""
+    if get(array, 0) == 0:
         return
-    address = get(d, field) + b * get(d, field + 1) + head * get(d, field + 2)
-    address += row * get(d, field + 3)
+    address = get(array, 0) + b * get(array, 1) + head * get(array, 2) + row * get(array, 3)
     if get(d, ELEMENT_BYTES) == 4:
         store_float32(address, value)
     else:
@@ -443,20 +442,20 @@ def _put_statistics(d: int, b: int, head: int, row: int, state: int) -> None:
     size = get(d, ELEMENT_BYTES)
     m, total = _load(state, size) * M_UNIT, _load(state + get(d, L_AT), size)
     if total == 0.0:  # EMPTY-1
-        _put(d, LSE, b, head, row, -math.inf)
-        _put(d, MAX_LOGIT, b, head, row, -math.inf)
-        _put(d, ENTROPY, b, head, row, 0.0)
-        _put(d, SUM_P2, b, head, row, 0.0)
+        _put(d, d + 8 * LSE, b, head, row, -math.inf)
+        _put(d, d + 8 * MAX_LOGIT, b, head, row, -math.inf)
+        _put(d, d + 8 * ENTROPY, b, head, row, 0.0)
+        _put(d, d + 8 * SUM_P2, b, head, row, 0.0)
         return
     log2_l = math.log2(total)
-    _put(d, LSE, b, head, row, LN2 * (m + log2_l))
+    _put(d, d + 8 * LSE, b, head, row, LN2 * (m + log2_l))
     # NUM-4: a NaN does not enter the running maximum.
     largest = math.nan if math.isnan(total) else _load(state + get(d, TMAX_AT), size)
-    _put(d, MAX_LOGIT, b, head, row, float_of(get(d, MAX_FACTOR)) * largest)
+    _put(d, d + 8 * MAX_LOGIT, b, head, row, float_of(get(d, MAX_FACTOR)) * largest)
     if get(d, ENTROPY) != 0 or get(d, SUM_P2) != 0:
         e1, p2 = _load(state + get(d, E1_AT), size), _load(state + get(d, P2_AT), size)
-        _put(d, ENTROPY, b, head, row, LN2 * (log2_l - e1 / total))
-        _put(d, SUM_P2, b, head, row, p2 / (total * total))
+        _put(d, d + 8 * ENTROPY, b, head, row, LN2 * (log2_l - e1 / total))
+        _put(d, d + 8 * SUM_P2, b, head, row, p2 / (total * total))
 
 
 @inner
@@ -467,8 +466,8 @@ def _put_row(d: int, item: Item, number: int, state: int) -> None:
     size = get(d, ELEMENT_BYTES)
     m, total = _load(state, size), _load(state + get(d, L_AT), size)
     place = item.first_row + q
-    _put(d, ROW_M, item.b, head, place, m)
-    _put(d, ROW_L, item.b, head, place, total)
+    _put(d, d + 8 * ROW_M, item.b, head, place, m)
+    _put(d, d + 8 * ROW_L, item.b, head, place, total)
     if get(d, LSE) | get(d, MAX_LOGIT) | get(d, ENTROPY) | get(d, SUM_P2):
         _put_statistics(d, item.b, head, place, state)
     if get(d, OUT) != 0:

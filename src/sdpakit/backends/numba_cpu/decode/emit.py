@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 
 from sdpakit.backends.numba_cpu.decode import rows
@@ -11,15 +10,15 @@ from sdpakit.backends.numba_cpu.decode.means import Means
 from sdpakit.backends.numba_cpu.decode.products import Products
 from sdpakit.backends.numba_cpu.functions import new_module
 from sdpakit.backends.numba_cpu.layout import PanelLayout
+from sdpakit.backends.numba_cpu.recipes import ModuleRecipe
 
 
-def decode_text(layout: PanelLayout) -> str:
+def decode_module(layout: PanelLayout) -> ModuleRecipe:
     """Return the module, which kernels of the same widths and dtypes share."""
     plain = replace(layout, statistics=False, row_maximum=False, dense=(), block_kv_wish=None)
-    return _decode_text(plain)
+    return ModuleRecipe(_decode_text, (plain,))
 
 
-@functools.lru_cache(maxsize=64)
 def _decode_text(panel: PanelLayout) -> str:
     module, layout = new_module("sdpakit_decode"), DecodeLayout(panel)
     for count in (1, MANY):

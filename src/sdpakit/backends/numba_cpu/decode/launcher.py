@@ -16,8 +16,8 @@ from sdpakit.backends.numba_cpu.costs.expectation import expect_decode
 from sdpakit.backends.numba_cpu.decode import driver
 from sdpakit.backends.numba_cpu.decode.layout import MANY, TILE_KEYS, DecodeLayout
 from sdpakit.backends.numba_cpu.entries import EntryFields, fill_entries
-from sdpakit.backends.numba_cpu.forks import LLVM_LOCK
-from sdpakit.backends.numba_cpu.prepared import Prepared
+from sdpakit.backends.numba_cpu.forks import LLVM_LOCK, computed_once
+from sdpakit.backends.numba_cpu.prepared import Prepared, Worker
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Call
@@ -151,9 +151,13 @@ class DecodeCode:
         self.deal = functools.lru_cache(maxsize=KEPT_DEALS)(self._deal)
         self.plan, self.context = plan, layout
         self.layout = DecodeLayout(plan.layout)
-        with LLVM_LOCK:
-            self._worker = driver.worker()
         self._template = self._fields(module, reads_head=reads_head)
+
+    @computed_once
+    def _worker(self) -> Worker:
+        """The driver, which most kernels never need: compiled or loaded when a call first does."""
+        with LLVM_LOCK:
+            return driver.worker()
 
     def _fields(self, module: KernelModule, *, reads_head: bool) -> Ints:
         layout, program = self.layout, self.plan.program
