@@ -82,13 +82,13 @@ class Repeats:
         if not (type(q) is type(k) is type(v) is np.ndarray):
             return None
         key = (serial, q.shape, k.shape, v.shape, q.strides, k.strides, v.strides)
-        known = self._known.get(key)
+        known, shares = self._known.get(key), np.may_share_memory
         dtype = self._dtype
         if known is None or not (q.dtype is k.dtype is v.dtype is dtype):
             return None
         if out is None:
             out = np.empty(known.shape, self._out_dtype)
-        elif not self._may_write(out, known) or any(np.may_share_memory(out, x) for x in (q, k, v)):
+        elif not self._may_write(out, known) or shares(out, q) or shares(out, k) or shares(out, v):
             return None
         known.repeat(q, k, v, out)
         return out  # type: ignore[no-any-return]  # an ndarray by now

@@ -190,34 +190,47 @@ class Buffer:
         self.address: int = -(-self._memory.ctypes.data // ALIGNMENT) * ALIGNMENT
 
 
-_FREE: dict[int, list[Buffer]] = {}
+class Shelf:
+    """Free buffers of one size; what they hold is anything."""
+
+    __slots__ = ("_free", "size")
+
+    def __init__(self, size: int) -> None:
+        self._free: list[Buffer] = []
+        self.size = size
+
+    def take(self) -> Buffer:
+        """Return a buffer that nobody else uses until it is given back."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return Buffer(self.size)
+
+    def give(self, buffer: Buffer) -> None:
+        """Take a buffer back for later calls."""
+        if len(self._free) < KEPT_BUFFERS:
+            self._free.append(buffer)
 
 
-def take_buffer(size: int) -> Buffer:
-    """Return a buffer of at least `size` bytes that nobody else uses until it is given back.
+_SHELVES: dict[int, Shelf] = {}
 
-    It holds anything, and costs memory only where it is used.
+
+def shelf(size: int) -> Shelf:
+    """Return where buffers of at least `size` bytes are; they cost memory only where they are used.
+
+    Sizes are rounded up to powers of two, so that a few shelves serve all calls.
     """
     rounded = 1 << max(12, (size - 1).bit_length())
-    try:
-        return _FREE.setdefault(rounded, []).pop()
-    except IndexError:
-        return Buffer(rounded)
-
-
-def give_buffer(buffer: Buffer) -> None:
-    """Take a buffer back for later calls."""
-    free = _FREE[buffer.size]
-    if len(free) < KEPT_BUFFERS:
-        free.append(buffer)
+    return _SHELVES.setdefault(rounded, Shelf(rounded))
 
 
 def take_scratch(size: int, count: int) -> list[Buffer]:
-    """Return `count` buffers of at least `size` bytes, see `take_buffer`."""
-    return [take_buffer(size) for _ in range(count)]
+    """Return `count` buffers of at least `size` bytes, see `Shelf.take`."""
+    found = shelf(size)
+    return [found.take() for _ in range(count)]
 
 
 def give_scratch(buffers: list[Buffer]) -> None:
     """Take buffers back for later calls."""
     for buffer in buffers:
-        give_buffer(buffer)
+        shelf(buffer.size).give(buffer)

@@ -87,7 +87,7 @@ class Repeat:
         What the call needs.
     """
 
-    __slots__ = ("_free", "_pointers", "_scratch_bytes", "_template", "_where", "_worker")
+    __slots__ = ("_free", "_pointers", "_shelf", "_template", "_where", "_worker")
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Repeat:
     ) -> None:
         self._worker = worker
         self._template, self._where, self._pointers = descriptor, where, pointers
-        self._scratch_bytes = scratch_bytes
+        self._shelf = pool.shelf(scratch_bytes)
         self._free: list[tuple[int, Ints]] = []  # descriptors that no thread is using
 
     def __call__(self, q: Array, k: Array, v: Array, out: Array) -> None:
@@ -108,9 +108,9 @@ class Repeat:
             own = self._free.pop()
         except IndexError:
             own = self._copy()
-        buffer = pool.take_buffer(self._scratch_bytes)
+        buffer = self._shelf.take()
         self._worker(own[0], buffer.address, id(q), id(k), id(v), id(out))
-        pool.give_buffer(buffer)
+        self._shelf.give(buffer)
         self._free.append(own)
 
     def _copy(self) -> tuple[int, Ints]:

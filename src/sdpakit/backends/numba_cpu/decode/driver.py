@@ -219,16 +219,16 @@ def _item(d: int, number: int) -> Item:
     end = min(start + chunk_keys, load_int(get(d, KV_LEN) + 8 * b))
     states = get(d, STATES) + number * get(d, STATE_ROWS) * get(d, STATE_BYTES)
     heads, head = get(d, GROUP), kv_head * get(d, GROUP)
-    q_rows, first_row = load_int(get(d, Q_LEN) + 8 * b), _of_entry(d, Q_START, b)
+    q_rows, first_row = load_int(get(d, Q_LEN) + 8 * b), _of_entry(get(d, Q_START), b)
     return Item(
         number, b, kv_head, head, heads, q_rows, first_row, chunk, chunks, start, end, states
     )
 
 
 @inner
-def _of_entry(d: int, field: int, b: int) -> int:
-    """Return the number of a batch entry in the array at a field, 0 where there is none."""
-    return 0 if get(d, field) == 0 else load_int(get(d, field) + 8 * b)
+def _of_entry(numbers: int, b: int) -> int:
+    """Return the number of a batch entry in the array at an address, 0 where there is none."""
+    return 0 if numbers == 0 else load_int(numbers + 8 * b)
 
 
 @inner
@@ -292,7 +292,7 @@ def _find_rows(d: int, item: Item, j: int, n: int, k_rows: int, v_rows: int) -> 
     if get(d, PAGES) != 0:
         _fill_from_pages(d, item, j, n, k_rows, v_rows)
         return
-    row = _of_entry(d, KV_START, item.b) + j
+    row = _of_entry(get(d, KV_START), item.b) + j
     k = get(d, K) + item.b * get(d, K_B) + item.kv_head * get(d, K_H) + row * get(d, K_J)
     v = get(d, V) + item.b * get(d, V_B) + item.kv_head * get(d, V_H) + row * get(d, V_J)
     _fill(d, k_rows, n, k, get(d, K_J))
