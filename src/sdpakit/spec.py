@@ -117,8 +117,8 @@ class AttentionSpec:
     empty_row : {"zero", "nan"}
         What out holds for a row without keys (EMPTY-1).
     batch_invariant : bool
-        Whether a row computed alone must have the bits that it has among others (DET-2). Short
-        queries are then slower.
+        Whether a row computed alone, over the same keys and at the same position, must have the
+        bits that it has among others (DET-2). Short queries are then slower.
 
     Raises
     ------

@@ -47,7 +47,7 @@ RULES: dict[str, Status] = {
     "NUM-6": "forward",
     "MERGE-1": "forward",
     "DET-1": "forward",
-    "DET-2": "later",
+    "DET-2": "forward",
     "DROP-1": "later",
     "GRAD-1": "gradient",
     "GRAD-2": "gradient",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -226,6 +227,30 @@ def _fewer_rows(bench: Bench) -> list[str]:
     )
 
 
+def _rows_alone(bench: Bench) -> list[str]:
+    """Compute some rows of a call one by one, and a few together, over the same keys."""
+    shape = Shape(batch=2, q_heads=4, kv_heads=2, q_len=37, kv_len=700, head_dim=16)
+    given = bench.draw(shape).qkv()
+    wrong = []
+    for mask in (None, Causal("offset")):
+        spec: dict[str, Any] = {"mask": mask, "batch_invariant": True}
+
+        def rows(first: int, count: int, spec: dict[str, Any] = spec) -> Results:
+            q = given["q"][:, :, first : first + count]
+            offset = {} if spec["mask"] is None else {"q_offset": np.full(2, 640 + first)}
+            some = dataclasses.replace(shape, q_len=count)
+            return bench.call({**given, "q": q, **offset}, some, **spec)
+
+        whole = rows(0, shape.q_len)
+        for first, count in ((0, 1), (20, 1), (33, 4)):
+            part = {name: x[:, :, first : first + count] for name, x in whole.items()}
+            wrong += [
+                f"rows {first} to {first + count - 1} alone: {text}"
+                for text in other_bits(part, rows(first, count))
+            ]
+    return wrong
+
+
 VALUES: tuple[Relation, ...] = (
     relation(
         "permuted_keys", "SOFT-1", "keys that count by their place", _permuted_keys, dtypes=FOUR
@@ -293,6 +318,13 @@ VALUES: tuple[Relation, ...] = (
     ),
     relation(
         "layouts", "SHAPE-1 SHAPE-5", "axes swapped for some operands and not others", _layouts
+    ),
+    relation(
+        "rows_alone",
+        "DET-2",
+        "few rows that another kernel takes, or whose keys are split, though the spec forbids it",
+        _rows_alone,
+        dtypes=FOUR,
     ),
     relation("fewer_rows", "MASK-4 DET-1", "rows that depend on how many there are", _fewer_rows),
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from sdpakit.conformance.gradients.naive import Backward
 from sdpakit.conformance.inputs import Array, np_dtype
-from sdpakit.conformance.target import BadCalls, BaseTarget
+from sdpakit.conformance.target import BadCalls, BaseTarget, refusal
 from sdpakit.logits import Alibi
 from sdpakit.reference.expressions import Scope, evaluate, param
 from sdpakit.reference.masks import offset, visible
@@ -34,6 +34,8 @@ class Naive(BaseTarget):
 
     def prepare(self, spec: AttentionSpec) -> Callable[..., dict[str, Array]]:
         """Return a callable for the spec; see `Target.prepare`."""
+        if spec.batch_invariant:
+            raise refusal(self.name, "the bits of its products depend on the number of rows")
         return functools.partial(self.attention, spec)
 
     def prepare_gradients(self, spec: AttentionSpec) -> Callable[..., dict[str, Array]]:

@@ -12,7 +12,7 @@ from sdpakit import reference
 from sdpakit.conformance.gradients.wanted import gradient_operands
 from sdpakit.conformance.inputs import Array
 from sdpakit.conformance.judge import output_dtype
-from sdpakit.conformance.target import BadCalls, BaseTarget
+from sdpakit.conformance.target import BadCalls, BaseTarget, refusal
 
 if TYPE_CHECKING:
     from sdpakit.spec import AttentionSpec
@@ -26,6 +26,8 @@ class Reference(BaseTarget):
 
     def prepare(self, spec: AttentionSpec) -> Callable[..., dict[str, Array]]:
         """Return a callable for the spec; see `Target.prepare`."""
+        if spec.batch_invariant:
+            raise refusal(self.name, "the bits of its products depend on the number of rows")
         return functools.partial(self._attention, spec)
 
     def prepare_gradients(self, spec: AttentionSpec) -> Callable[..., dict[str, Array]]:
