@@ -76,6 +76,46 @@ def test_random_gradients(target):
     judge()
 
 
+def test_every_packing_is_drawn_and_some_entries_are_long_enough_to_decode():
+    drawn, longest = set(), []
+
+    @settings(FEW, max_examples=120)
+    @given(cases())
+    def collect(case):
+        drawn.update(features(case))
+        longest.append(max(case.operands().get("kv_lens", [0]), default=0))
+
+    collect()
+    assert {"layout thd", "layout bshd", "paged", "batch_invariant"} <= drawn
+    assert max(longest) >= 128
+
+
+@pytest.mark.parametrize(
+    ("thd", "page_size"), [(True, 0), (True, 1), (True, 7), (False, 1), (False, 7)]
+)
+def test_a_packed_recipe_has_the_keys_and_rows_of_the_padded_one(thd, page_size):
+    shape = Shape(3, 4, 2, 9, 30, 8)
+    padded = Operands(q_lens=thd, kv_lens=True)(Draw(shape, "float32", 7))
+    spec = sk.AttentionSpec(
+        q_heads=4, kv_heads=2, head_dim=8, outputs=("lse",), q_lens=thd, kv_lens=True
+    )
+    packed = Operands(thd=thd, page_size=page_size)(Draw(shape, "float32", 7))
+    paged, layout = page_size > 0, "thd" if thd else "bhsd"
+    other = spec.replace(layout=layout, q_lens=False, kv_lens=paged, paged=paged)
+    if thd:
+        packed["q"] = packed["q"][0].swapaxes(0, 1)
+        if not paged:
+            packed |= {name: packed[name][0].swapaxes(0, 1) for name in "kv"}
+    whole = sk.reference.attention(spec, **padded)["lse"]
+    found = sk.reference.attention(other, **packed)["lse"]
+    if thd:
+        lengths = padded["q_lens"]
+        whole = np.concatenate([x[:, :n].T for x, n in zip(whole, lengths, strict=True)])
+        assert np.isneginf(found[len(whole) :]).all()
+        found = found[: len(whole)]
+    np.testing.assert_allclose(found, whole, rtol=1e-13)
+
+
 @settings(FEW)
 @given(cases())
 def test_a_pasted_case_is_the_same_case(case):

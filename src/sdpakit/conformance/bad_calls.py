@@ -79,7 +79,7 @@ def _check_call(target: Target, case: Case) -> Outcome:
     spec, operands = case.attention_spec(), case.operands()
     receivers: dict[str, Receiver] = {}
     if target.takes_out and "out" not in operands:
-        receivers = receivers_of(case, spec)
+        receivers = receivers_of(case, spec, case.shape.q_len)
     given = {name: receiver.array for name, receiver in receivers.items()}
     witness = Witness(operands)
     try:

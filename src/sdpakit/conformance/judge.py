@@ -217,7 +217,8 @@ def _call(
     earlier = Kept({}) if case.heavy else Kept(_called(attention, _with_other_v(operands), spec))
     if witness.complaints():  # the operands are no longer those of the case
         return [_complaint(text) for text in witness.complaints()]
-    receivers = receivers_of(case, spec) if target.takes_out else {}
+    length = operands["q"].shape[{"bhsd": 2, "bshd": 1, "thd": 0}[spec.layout]]
+    receivers = receivers_of(case, spec, length) if target.takes_out else {}
     result = _called(attention, operands, spec, receivers)
     found = compared(target, case, result, spec)
     found.extend(_is_earlier(part, result, earlier) for part in found[:] if part.message)
@@ -328,7 +329,7 @@ def output_dtype(spec: AttentionSpec, name: str) -> np.dtype[Any]:
     return accum_dtype(spec)
 
 
-def receivers_of(case: Case, spec: AttentionSpec) -> dict[str, Receiver]:
+def receivers_of(case: Case, spec: AttentionSpec, length: int) -> dict[str, Receiver]:
     """Return memory for each output of a spec, to be given as `out=`.
 
     Parameters
@@ -337,17 +338,19 @@ def receivers_of(case: Case, spec: AttentionSpec) -> dict[str, Receiver]:
         Has the sizes.
     spec : AttentionSpec
         Has outputs, dtypes and layout.
+    length : int
+        Query rows of an entry, or of all together in the layout thd.
 
     Returns
     -------
     dict of str to Receiver
         By output name.
     """
-    batch, q_heads, q_len, _ = case.shape.pairs
-    rows = {"bshd": (batch, q_len, q_heads), "thd": (q_len, q_heads)}.get(
-        spec.layout, (batch, q_heads, q_len)
+    batch, q_heads, _, _ = case.shape.pairs
+    rows = {"bshd": (batch, length, q_heads), "thd": (length, q_heads)}.get(
+        spec.layout, (batch, q_heads, length)
     )
-    shapes = dict.fromkeys(spec.outputs, rows if spec.layout == "thd" else (batch, q_heads, q_len))
+    shapes = dict.fromkeys(spec.outputs, rows if spec.layout == "thd" else (batch, q_heads, length))
     full = {**shapes, "out": (*rows, case.shape.width)}
     return {name: Receiver(full[name], output_dtype(spec, name).name) for name in spec.outputs}
 

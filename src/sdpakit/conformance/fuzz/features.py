@@ -38,9 +38,10 @@ def spec_features(fields: dict[str, Any]) -> frozenset[str]:
     logits, mask = fields.get("logits"), fields.get("mask")
     found = {f"dtype {fields['dtype']}"}
     found |= {name for name in ("scale", "softcap", "bias") if fields.get(name) is not None}
-    found |= {name for name in ("sinks", "q_lens", "kv_lens") if fields.get(name)}
-    if fields.get("layout") == "bshd":
-        found.add("layout bshd")
+    flags = ("sinks", "q_lens", "kv_lens", "paged", "batch_invariant")
+    found |= {name for name in flags if fields.get(name)}
+    if fields.get("layout", "bhsd") != "bhsd":
+        found.add(f"layout {fields['layout']}")
     if fields.get("empty_row") == "nan":
         found.add("empty_row nan")
     if logits is not None:

@@ -52,6 +52,11 @@ class Operands:
         Axes (B, Hq, Lq, Lk) along which bias and mask have size 1.
     dense, sinks, q_lens, kv_lens, q_offset : bool
         Whether the call has them; lengths from 0 to the full ones, offsets from -50 to 150.
+    thd : bool
+        Whether entries lie end to end, as long as random lengths say, with a token of NaN behind
+        the last one (RAGGED-1, RAGGED-2).
+    page_size : int
+        Keys of a page, in an order of its own, NaN in all other places (PAGED-1); 0: no pages.
     tables : tuple of str
         Which tables of `TABLES` the spec reads.
     order : str
@@ -69,6 +74,8 @@ class Operands:
     q_lens: bool = False
     kv_lens: bool = False
     q_offset: bool = False
+    thd: bool = False
+    page_size: int = 0
     tables: tuple[str, ...] = ()
     order: str = ""
     hostile: tuple[Hostile, ...] = ()
@@ -89,8 +96,8 @@ class Operands:
         if self.dense:
             found["mask"] = draw.bools(*dims)
         for name, given, length in (
-            ("q_lens", self.q_lens, shape.q_len),
-            ("kv_lens", self.kv_lens, shape.kv_len),
+            ("q_lens", self.q_lens or self.thd, shape.q_len),
+            ("kv_lens", self.kv_lens or self.thd or self.page_size > 0, shape.kv_len),
         ):
             if given:
                 found[name] = draw.ints(0, length + 1, shape.batch)
@@ -107,6 +114,10 @@ class Operands:
                 found.setdefault("dout", draw.dout())
             if hostile.operand in found:
                 found[hostile.operand] = _planted(found[hostile.operand], hostile, draw)
+        if self.page_size:
+            found |= _in_pages(draw, self.page_size, found)
+        if self.thd:
+            found = _end_to_end(found)
         if self.order:
             for name in "qkv":
                 found[name] = with_strides(found[name], order=self.order)
@@ -123,6 +134,40 @@ def _planted(array: Array, hostile: Hostile, draw: Draw) -> Array:
     with np.errstate(over="ignore"):
         rows[places] = np.asarray(hostile.value).astype(changed.dtype)
     return guarded(changed)
+
+
+def _end_to_end(found: dict[str, Any]) -> dict[str, Any]:
+    """Return operands of the layout thd: q, and k and v that are not in pages, by their lengths."""
+    parts = {"q": found.pop("q_lens")}
+    if "block_table" not in found:
+        parts |= dict.fromkeys("kv", found.pop("kv_lens"))
+    for name, lengths in parts.items():
+        x = found[name]
+        past = np.full((x.shape[1], 1, x.shape[3]), np.nan, x.dtype)
+        entries = [x[b, :, :length] for b, length in enumerate(lengths)]
+        found[name] = guarded(np.concatenate([*entries, past], axis=1)[None])
+        ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        found["cu_q_lens" if name == "q" else "cu_kv_lens"] = guarded(ends)
+    return found
+
+
+def _in_pages(draw: Draw, size: int, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return k and v in pages, and a block table with nonsense where nobody may look."""
+    lengths = found["kv_lens"]
+    counts = -(-lengths // size)
+    order = draw.rng.permutation(int(counts.sum()) + 1)
+    starts = np.cumsum(counts) - counts
+    table = np.full((len(lengths), int(counts.max(initial=0)) + 1), -1, np.int32)
+    pages = {
+        name: np.full((len(order), size, *found[name].shape[1::2]), np.nan, found[name].dtype)
+        for name in "kv"
+    }
+    for b, length in enumerate(lengths):
+        table[b, : counts[b]] = order[starts[b] : starts[b] + counts[b]]
+        j = np.arange(length)
+        for name, x in pages.items():
+            x[table[b, j // size], j % size] = found[name][b, :, :length].swapaxes(0, 1)
+    return {**{name: guarded(x) for name, x in pages.items()}, "block_table": guarded(table)}
 
 
 def _tables(draw: Draw) -> Mapping[str, Array]:

@@ -137,9 +137,17 @@ def _spec(draw: st.DrawFn, *, gradients: bool, without: frozenset[str]) -> dict[
         """Draw one of several, of which all but the first have a feature."""
         return draw(st.sampled_from([plain, *(() if feature in without else others)]))
 
+    layout = draw(st.sampled_from(_layouts(gradients=gradients, without=without)))
+    pages = not gradients and "kv_lens" not in without
+    paged = pages and some(False, False, True, feature="paged")
+    packed = paged or layout == "thd"
+    # An array of pairs has no shape in a packed batch, and lengths have a name each (RAGGED-1).
+    without = without | ({"bias", "mask Dense", "kv_lens"} if packed else _NOTHING)
+    without = without | ({"q_lens"} if layout == "thd" else _NOTHING)
     return {
         "dtype": draw(st.sampled_from(_given("dtype", _DTYPES, without) or _DTYPES)),
-        "layout": some("bhsd", "bshd", feature="layout bshd"),
+        "layout": layout,
+        "paged": paged,
         "scale": some(None, 0.0, 1.0, -0.7, 30.0, feature="scale"),
         "softcap": some(None, 2.0, 50.0, feature="softcap"),
         "mask": draw(_masks(without)),
@@ -147,10 +155,17 @@ def _spec(draw: st.DrawFn, *, gradients: bool, without: frozenset[str]) -> dict[
         "bias": some(None, None, *FLOATS, feature="bias"),
         "sinks": some(False, True, feature="sinks"),
         "q_lens": some(False, True, feature="q_lens"),
-        "kv_lens": some(False, True, feature="kv_lens"),
+        "kv_lens": paged or some(False, True, feature="kv_lens"),
         "outputs": draw(st.sampled_from(outputs)),
+        "batch_invariant": not gradients and some(False, True, feature="batch_invariant"),
         "empty_row": some("zero", "nan", feature="empty_row nan"),
     }
+
+
+def _layouts(*, gradients: bool, without: frozenset[str]) -> tuple[str, ...]:
+    """Return the layouts to draw from, the plainest first; gradients are of padded batches."""
+    others = ("bshd",) if gradients else ("bshd", "thd")
+    return ("bhsd", *_given("layout", others, without))
 
 
 def _logits(draw: st.DrawFn, without: frozenset[str]) -> Any:
@@ -213,6 +228,8 @@ def cases(
         q_lens=made.q_lens,
         kv_lens=made.kv_lens,
         q_offset=_reads_offset(made),
+        thd=made.layout == "thd",
+        page_size=draw(st.sampled_from([16, 1, 7, 64])) if made.paged else 0,
         tables=tuple(table.name for table in made.tables()),
         order=draw(st.sampled_from(_ORDERS)),
         hostile=draw(_hostile(tuple(planted))) if hostile else (),
