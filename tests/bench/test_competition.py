@@ -1,8 +1,10 @@
 """The call beside a busy process: who competes, which samples count, and what is said of it."""
 
 import os
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from bench import competition, timing
@@ -45,6 +47,33 @@ def test_the_competitor_runs_only_when_it_is_let(competitor):
         while competitor.seconds() == before and time.perf_counter() < end:
             time.sleep(0.01)
     assert competitor.seconds() > before
+
+
+@linux
+def test_the_competitor_does_not_outlive_its_parent():
+    script = (
+        "import os\n"
+        "from bench.competition import Competitor\n"
+        "made = Competitor()\n"
+        "with made.running():\n"
+        "    while made.seconds() < 0.2: pass\n"
+        "print(made._process.pid, flush=True)\n"
+        "os._exit(1)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    stat = Path(f"/proc/{int(done.stdout)}/stat")
+    end = time.perf_counter() + 20
+    while alive(stat) and time.perf_counter() < end:
+        time.sleep(0.01)
+    assert not alive(stat)
+
+
+def alive(stat):
+    """Say whether a process still runs: one that nobody has waited for yet does not."""
+    try:
+        return stat.read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @linux
