@@ -16,6 +16,8 @@ from bench.native import NativeFunction, chain_loop
 # Alone a probe reads 1.00 to 1.05; with company, by what that does, 1.2 to 2.
 SLOWDOWN_LIMIT = 1.15
 WAIT_SECONDS = 1.0
+# So many undisturbed samples are enough to leave out the others.
+ENOUGH_QUIET = 3
 _CHAINS = 4  # the least that cores of today issue in a cycle
 _PASSES = 2_500  # some tens of microseconds
 

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from bench import environment
-from bench.calm import SLOWDOWN_LIMIT
+from bench.calm import ENOUGH_QUIET, SLOWDOWN_LIMIT
 
 SCHEMA = "sdpakit-figures/1"
 
@@ -69,6 +70,13 @@ class Figure:
 def calm_of(slowdowns: Sequence[float]) -> tuple[int, int]:
     """Return the field `calm` of a figure for what the probe of `calm.py` read."""
     return sum(slowdown <= SLOWDOWN_LIMIT for slowdown in slowdowns), len(slowdowns)
+
+
+def typical(values: Sequence[float], slowdowns: Sequence[float]) -> float:
+    """Return the median of the values that no neighbour disturbed; of all where those are few."""
+    pairs = zip(values, slowdowns, strict=True)
+    calm = [value for value, slowdown in pairs if slowdown <= SLOWDOWN_LIMIT]
+    return median(calm if len(calm) >= min(ENOUGH_QUIET, len(values)) else values)
 
 
 @dataclass(frozen=True, slots=True)

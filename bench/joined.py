@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from bench.calm import ENOUGH_QUIET
 from bench.results import OURS, TargetRecord, best_peer, describe_goal
 from bench.rows import ROWS, WANTED, Row
-from bench.timing import ENOUGH_QUIET, Plan, Sample
+from bench.timing import Plan, Sample
 
 SCHEMA = "sdpakit-table/1"
 NOT_RUN = "not run"

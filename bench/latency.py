@@ -21,7 +21,7 @@ import typer
 
 from bench import environment
 from bench.calm import Probe as Neighbours
-from bench.figures import Figure, Record, calm_of
+from bench.figures import Figure, Record, calm_of, typical
 
 _REPEATS = 5
 _MEBIBYTE = 2**20
@@ -73,6 +73,10 @@ def _calm(runs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     return calm_of([run["slowdown"] for run in runs])
 
 
+def _typical(values: Sequence[float], runs: Sequence[Mapping[str, Any]]) -> float:
+    return typical(values, [run["slowdown"] for run in runs])
+
+
 def import_figures(processes: Processes) -> list[Figure]:
     """Return the time of `import sdpakit` and the count of heavy modules that it loads."""
     runs = [processes.probe("import_time") for _ in range(_REPEATS)]
@@ -80,7 +84,16 @@ def import_figures(processes: Processes) -> list[Figure]:
     loaded = runs[0]["loaded"]
     count = float(len(loaded))
     return [
-        Figure("import sdpakit", "ms", median(seconds), None, 30.0, seconds, {}, calm=_calm(runs)),
+        Figure(
+            "import sdpakit",
+            "ms",
+            _typical(seconds, runs),
+            None,
+            30.0,
+            seconds,
+            {},
+            calm=_calm(runs),
+        ),
         Figure("heavy modules that it loads", "", count, 0.0, 0.0, [count], {"loaded": loaded}),
     ]
 
@@ -123,7 +136,9 @@ def gradient_figures(processes: Processes) -> list[Figure]:
         seconds = [run[name]["cpu"] for run in runs]
         detail = {"runs": runs}
         figures.append(
-            Figure(title, "s", median(seconds), None, goal, seconds, detail, calm=_calm(runs))
+            Figure(
+                title, "s", _typical(seconds, runs), None, goal, seconds, detail, calm=_calm(runs)
+            )
         )
     return figures
 
@@ -138,7 +153,17 @@ def call_figures(probe: Probe) -> list[Figure]:
         own = [run[key] for run in runs]
         detail = {"torch": theirs}
         figures.append(
-            Figure(name, "µs", median(own), None, 4.0, own, detail, peers=torch, calm=_calm(runs))
+            Figure(
+                name,
+                "µs",
+                _typical(own, runs),
+                None,
+                4.0,
+                own,
+                detail,
+                peers=torch,
+                calm=_calm(runs),
+            )
         )
     swept = probe("sweep")
     made = float(swept["compile"] + swept["sweep"])

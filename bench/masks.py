@@ -12,7 +12,6 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any
 
 import numpy as np
@@ -20,7 +19,7 @@ import typer
 
 from bench import environment
 from bench.calm import Probe
-from bench.figures import Figure, Record, calm_of
+from bench.figures import Figure, Record, calm_of, typical
 from sdpakit import AttentionSpec
 from sdpakit.ir.build import build
 from sdpakit.masks import Causal, Dense, Dilated, Document, Mask, Prefix, Window
@@ -147,7 +146,7 @@ def figures_of(name: str, neighbours: Probe) -> list[Figure]:
         Figure(
             name,
             "ms",
-            median(milliseconds),
+            typical(milliseconds, slowdowns),
             None,
             MILLISECONDS,
             milliseconds,

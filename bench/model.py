@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 import sdpakit
+from bench.calm import ENOUGH_QUIET
 from bench.results import OURS, Document, ResultRecord
 from bench.targets import spec_of
-from bench.timing import ENOUGH_QUIET
 from bench.workloads import Workload
 
 LIMIT = 0.15  # of the measured share: what the model may be wrong by

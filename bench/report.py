@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from bench.calm import ENOUGH_QUIET
 from bench.results import (
     OURS,
     Document,
@@ -19,7 +20,6 @@ from bench.results import (
     best_peer,
     describe_goal,
 )
-from bench.timing import ENOUGH_QUIET
 
 _UNITS = {"fma": "GF/s", "read": "GB/s"}
 _VERDICTS = {True: "[green]met[/]", False: "[red]below[/]", None: "[yellow]no figure[/]"}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from bench.calm import SLOWDOWN_LIMIT, Probe
+from bench.calm import ENOUGH_QUIET, SLOWDOWN_LIMIT, Probe
 
 # Share of one core that other processes may use before a wall-time sample is set aside.
 FOREIGN_LIMIT = 0.15
@@ -30,7 +30,6 @@ WARM_SECONDS = 0.25
 
 # Where too few samples are quiet, rounds go on up to so many times their number.
 PATIENCE = 3
-ENOUGH_QUIET = 3
 
 _MAX_CALLS = 100_000
 _STAT = Path("/proc/stat")

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 from bench import environment, latency, probes
-from bench.figures import Figure, Record, calm_of
+from bench.figures import Figure, Record, calm_of, typical
 from bench.latency import Processes
 
 
@@ -91,6 +91,11 @@ def test_memory_that_is_held_during_a_call_is_seen_and_results_are_not():
 
 def test_calm_samples_are_counted():
     assert calm_of([1.0, 1.1, 1.6]) == (2, 3)
+
+
+def test_disturbed_values_do_not_count_where_three_are_calm():
+    assert typical([1.0, 2.0, 3.0, 9.0], [1.0, 1.0, 1.0, 1.8]) == 2.0
+    assert typical([1.0, 2.0, 8.0, 9.0], [1.0, 1.0, 1.8, 1.8]) == 5.0
 
 
 def test_figures_that_miss_or_are_missing_fail_a_run(tmp_path, capsys):
