@@ -1,5 +1,6 @@
 """The decode kernel: the whole kit through it, edges of its own, bits, and who gets to it."""
 
+import gc
 import itertools
 
 import numpy as np
@@ -136,6 +137,26 @@ def test_stride_zero_and_out():
     assert kernel(q, same, v, out=out) is out
     np.testing.assert_allclose(out[0, 0, 0], v[0, 0].mean(axis=0), rtol=1e-4, atol=1e-6)
     assert (out.base[..., 1::2] == 7.0).all()
+
+
+def test_it_is_compiled_when_a_call_first_goes_there():
+    spec = sk.AttentionSpec(q_heads=4, kv_heads=2, head_dim=21)
+    kernel = sk.compile(spec, backend="numba_cpu")
+    kernel(*operands(Shape(1, 4, 2, 40, 200, 21)))
+    before = len(codegen._LOADED)
+    kernel(*operands(Shape(1, 4, 2, 1, 200, 21)))
+    assert len(codegen._LOADED) == before + 1
+    kernel(*operands(Shape(1, 4, 2, 1, 300, 21)))
+    assert len(codegen._LOADED) == before + 1
+
+
+def test_its_code_lives_as_long_as_the_kernel():
+    shape = Shape(1, 4, 2, 1, 200, 21)
+    kernel = sk.compile(sk.AttentionSpec(q_heads=4, kv_heads=2, head_dim=21), backend="numba_cpu")
+    first = kernel(*operands(shape))
+    codegen.clear_loaded()
+    gc.collect()
+    assert same_bits([kernel(*operands(shape))], [first])
 
 
 @pytest.fixture
@@ -295,9 +316,10 @@ def test_a_paged_step_of_decoding_is_right():
         assert not judged.message, judged.message
 
 
-def test_no_call_compiles():
+def test_one_compilation_is_for_all_lengths():
     spec = sk.AttentionSpec(q_heads=4, kv_heads=1, head_dim=40, v_head_dim=48)
     kernel = sk.compile(spec, backend="numba_cpu")
+    kernel(*operands(Shape(1, 4, 1, 1, 1000, 40, 48)))
     before = codegen.compile_count()
     for kv_len in range(1, 1000, 20):
         kernel(*operands(Shape(1, 4, 1, 1, kv_len, 40, 48)))

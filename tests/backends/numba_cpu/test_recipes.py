@@ -38,8 +38,9 @@ def artifact(options=None, *, gradients=False, **fields):
     return (BACKEND.lower_backward if gradients else BACKEND.lower)(program, options or {})
 
 
-def recipe(options, gradients):
-    return artifact(options, gradients=gradients, **RICH).stages._recipe
+def modules_of(options, gradients):
+    kernels = artifact(options, gradients=gradients, **RICH).stages._recipes
+    return [module for kernel in kernels for module in kernel]
 
 
 def variants(value):
@@ -84,7 +85,8 @@ def test_every_option_is_part_of_the_key():
 @pytest.mark.parametrize("gradients", [False, True])
 def test_no_text_asks_the_machine(monkeypatch, gradients):
     """What the model of costs chose for it is named in the arguments, where the key can see it."""
-    modules = [module for isa in available_isas() for module in recipe({"isa": isa}, gradients)]
+    options = [{"isa": isa} for isa in available_isas()]
+    modules = [module for given in options for module in modules_of(given, gradients)]
 
     def asked(_widths):
         raise AssertionError("a text depends on the caches of this machine")

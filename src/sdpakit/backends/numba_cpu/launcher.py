@@ -18,12 +18,13 @@ from sdpakit.backends.numba_cpu.decode.choice import can_decode, decoded
 from sdpakit.backends.numba_cpu.decode.launcher import DecodeCode
 from sdpakit.backends.numba_cpu.entries import EntryFields, fill_entries
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK, computed_once
-from sdpakit.backends.numba_cpu.lower import Plan, Stages, lower
+from sdpakit.backends.numba_cpu.lower import DECODE, PREFILL, Plan, Stages, lower
 from sdpakit.backends.numba_cpu.prepared import Prepared, Repeat
 from sdpakit.expr.nodes import Index, postorder
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, Call
+    from sdpakit.backends.numba_cpu.codegen import KernelModule
 
 # A scale within 2**+-SCALE_EXPONENT leaves c = scale * log2(e) a normal number of every element;
 # of any other one a power of two goes into q, which is exact unless q leaves the range of floats.
@@ -81,20 +82,23 @@ class Deal:
 
 
 class Code:
-    """One compiled module, and the deals of the shapes that it was called with."""
+    """The kernels of one artifact, and the deals of the shapes that they were called with."""
 
     def __init__(self, artifact: Artifact) -> None:
         self.deal = functools.lru_cache(maxsize=KEPT_DEALS)(self._deal)
         self.plan: Plan = artifact.meta["plan"]
-        self.stages = artifact.stages
-        self.module = cast(Stages, artifact.stages).compiled()
+        self.stages = cast(Stages, artifact.stages)
+        self.module = self.stages.compiled(PREFILL)
         self.context = ContextLayout.of(self.plan.program)
         self.template = self._template()
         self.decode = None
         if can_decode(self.plan.layout):
             self.decode = DecodeCode(
-                self.plan, self.module, self.context, reads_head=self.reads_head
+                self.plan, self._modules, self.context, reads_head=self.reads_head
             )
+
+    def _modules(self) -> tuple[KernelModule, KernelModule]:
+        return self.stages.compiled(DECODE), self.module
 
     def _template(self) -> Ints:
         layout, program = self.plan.layout, self.plan.program

@@ -19,15 +19,15 @@ from sdpakit.backends.numba_cpu.decode.choice import can_decode
 from sdpakit.backends.numba_cpu.decode.emit import decode_module
 from sdpakit.backends.numba_cpu.decode.layout import DecodeLayout
 from sdpakit.backends.numba_cpu.decode.softening import Softening
-from sdpakit.backends.numba_cpu.functions import new_function
+from sdpakit.backends.numba_cpu.functions import new_function, new_module
 from sdpakit.backends.numba_cpu.irtypes import I64, Value
 from sdpakit.backends.numba_cpu.isa import Isa, select_isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.logits import Pairs
 from sdpakit.backends.numba_cpu.lower_expr import Walker, staged_loads
 from sdpakit.backends.numba_cpu.lower_ranges import emit_ranges
-from sdpakit.backends.numba_cpu.module import emit_module, shared_modules
-from sdpakit.backends.numba_cpu.recipes import KernelRecipe, ModuleRecipe
+from sdpakit.backends.numba_cpu.module import commented, emit_module, shared_modules
+from sdpakit.backends.numba_cpu.recipes import KernelRecipe, ModuleRecipe, digest
 from sdpakit.backends.numba_cpu.staging import Staged
 from sdpakit.backends.numba_cpu.vector import Lanes, VectorEmitter
 from sdpakit.errors import LoweringError
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from sdpakit.ir.program import Program
 
 NAME = "numba_cpu"
+
+# Places of the kernels of a spec in its stages. All have the first.
+PREFILL, DECODE = 0, 1
 
 # Each staged table takes a tile of scratch as large as the weights; more are read lane by lane.
 MAX_STAGED = 4
@@ -115,23 +118,25 @@ class Stages(Mapping[str, str | bytes]):
     ----------
     program_text : callable
         Returns the stage "ir".
-    recipe : KernelRecipe
-        Makes what the stage "llvm" prints.
+    recipes : tuple of KernelRecipe
+        Kernels, which are compiled apart from each other; make what the stage "llvm" prints.
     isa : Isa
         What to compile for.
     """
 
-    def __init__(self, program_text: Callable[[], str], recipe: KernelRecipe, isa: Isa) -> None:
-        self._recipe, self._isa = recipe, isa
+    def __init__(
+        self, program_text: Callable[[], str], recipes: tuple[KernelRecipe, ...], isa: Isa
+    ) -> None:
+        self._recipes, self._isa = recipes, isa
         self._makers: dict[str, Callable[[], str]] = {
             "ir": program_text,
-            "llvm": recipe.text,
-            "asm": lambda: self.compiled().asm,
+            "llvm": lambda: "\n".join(recipe.text() for recipe in recipes),
+            "asm": lambda: "\n".join(self.compiled(n).asm for n in range(len(recipes))),
         }
 
-    def compiled(self) -> KernelModule:
-        """Return the loaded code."""
-        return compile_kernel(self._recipe, self._isa)
+    def compiled(self, number: int = 0) -> KernelModule:
+        """Return the loaded code of a kernel."""
+        return compile_kernel(self._recipes[number], self._isa)
 
     def __getitem__(self, name: str) -> str:
         return self._makers[name]()
@@ -161,39 +166,29 @@ def lower(program: Program, options: Options, int_bits: int = 32) -> Artifact:
         Stages "ir" (the program), "llvm", "asm"; `meta` holds the `Plan` as "plan".
     """
     plan = Plan.of(program, options, int_bits)
-    recipe = _recipe(plan)
-    stages = Stages(lambda: to_text(program), recipe, plan.layout.isa)
+    recipes = _recipes(plan)
+    stages = Stages(lambda: to_text(program), recipes, plan.layout.isa)
     meta = {"plan": plan, "options": options}
-    return Artifact(NAME, recipe.digest(), program, stages, meta)
+    return Artifact(NAME, digest(recipes), program, stages, meta)
 
 
-def _recipe(plan: Plan) -> KernelRecipe:
-    shared = shared_modules(plan.layout)
-    if can_decode(plan.layout):
-        shared = (*shared, decode_module(plan.layout))
-    return KernelRecipe(ModuleRecipe(_own_text, (plan,)), shared)
+def _recipes(plan: Plan) -> tuple[KernelRecipe, ...]:
+    prefill = KernelRecipe(ModuleRecipe(_own_text, (plan,)), shared_modules(plan.layout))
+    if not can_decode(plan.layout):
+        return (prefill,)
+    soften = ModuleRecipe(_soften_text, (plan,))
+    return prefill, KernelRecipe(soften, (decode_module(plan.layout),))
 
 
 def _own_text(plan: Plan) -> str:
-    program = plan.program
-    context = ContextLayout.of(program)
-
-    def logit(lanes: Lanes, dot: Value) -> Value:
-        return Walker(context, lanes, dot, plan.staged).evaluate_vector(program.logit)
-
-    def mask(lanes: Lanes) -> Value:
-        return Walker(context, lanes, None, plan.staged).evaluate_vector(program.mask)
+    program, pairs = plan.program, _pairs(plan)
 
     def extend(module: Any) -> None:
         if plan.has_mask:
             emit_ranges(module, plan.layout.isa, program)
         if program.sink is not None:
-            _emit_sink(module, plan, context)
-        if can_decode(plan.layout):
-            Softening(module, DecodeLayout(plan.layout), pairs).emit()
+            _emit_sink(module, plan, ContextLayout.of(program))
 
-    terms = None if plan.is_fast else logit, mask if plan.has_mask else None
-    pairs = Pairs(terms[0], terms[1], plan.int_bits, staged_tables(plan, context))
     return emit_module(
         plan.layout,
         logit=pairs.logit,
@@ -203,6 +198,27 @@ def _own_text(plan: Plan) -> str:
         staged=pairs.staged,
         comment=to_text(program),
     )
+
+
+def _soften_text(plan: Plan) -> str:
+    module = new_module("sdpakit_soften")
+    Softening(module, DecodeLayout(plan.layout), _pairs(plan)).emit()
+    return commented(to_text(plan.program).splitlines(), module)
+
+
+def _pairs(plan: Plan) -> Pairs:
+    """Return what emits logit and mask of pairs."""
+    program = plan.program
+    context = ContextLayout.of(program)
+
+    def logit(lanes: Lanes, dot: Value) -> Value:
+        return Walker(context, lanes, dot, plan.staged).evaluate_vector(program.logit)
+
+    def mask(lanes: Lanes) -> Value:
+        return Walker(context, lanes, None, plan.staged).evaluate_vector(program.mask)
+
+    terms = None if plan.is_fast else logit, mask if plan.has_mask else None
+    return Pairs(terms[0], terms[1], plan.int_bits, staged_tables(plan, context))
 
 
 def staged_tables(plan: Plan, context: ContextLayout) -> list[Staged]:

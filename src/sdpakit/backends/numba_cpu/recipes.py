@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -101,7 +101,8 @@ class KernelRecipe:
         """Return the text of all modules."""
         return "\n".join(module.text() for module in self)
 
-    def digest(self) -> str:
-        """Return a key of the kernel: equal for kernels whose code is equal, whatever the host."""
-        parts = "\n".join(module.description for module in self)
-        return hashlib.sha256(parts.encode()).hexdigest()
+
+def digest(kernels: Iterable[KernelRecipe]) -> str:
+    """Return a key of some kernels: equal where their code is equal, whatever the host."""
+    parts = "\n".join(module.description for kernel in kernels for module in kernel)
+    return hashlib.sha256(parts.encode()).hexdigest()

@@ -19,7 +19,7 @@ from sdpakit.backends.numba_cpu.lower import NAME, Plan, Stages, lower, staged_t
 from sdpakit.backends.numba_cpu.lower_expr import Walker
 from sdpakit.backends.numba_cpu.lower_ranges import emit_ranges
 from sdpakit.backends.numba_cpu.module import commented, unpack_module
-from sdpakit.backends.numba_cpu.recipes import KernelRecipe, ModuleRecipe
+from sdpakit.backends.numba_cpu.recipes import KernelRecipe, ModuleRecipe, digest
 from sdpakit.expr.derivative import derivative
 from sdpakit.expr.nodes import Const, Dot, Expr
 from sdpakit.ir.printer import to_text
@@ -97,9 +97,9 @@ def lower_backward(program: Program, options: Options, int_bits: int = 32) -> Ar
     plan = BackwardPlan.of(program, options, int_bits)
     recipe = _recipe(plan)
     forward = lower(forward_program(program), options, int_bits)
-    stages = Stages(lambda: _program_text(program), recipe, plan.layout.keys.isa)
+    stages = Stages(lambda: _program_text(program), (recipe,), plan.layout.keys.isa)
     meta = {"plan": plan, "options": options, "forward": forward}
-    return Artifact(NAME, recipe.digest(), program, stages, meta)
+    return Artifact(NAME, digest((recipe,)), program, stages, meta)
 
 
 def _recipe(plan: BackwardPlan) -> KernelRecipe:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -131,14 +131,15 @@ class Deal:
 
 
 class DecodeCode:
-    """The decode kernel of one compiled module.
+    """The decode kernel of a spec; compiled, as its driver is, when a call first needs it.
 
     Parameters
     ----------
     plan : Plan
-        What the module was made for.
-    module : KernelModule
-        Its code.
+        What the code is made for.
+    modules : callable
+        Returns the code of the decode kernel, and that of the prefill kernel, whose key ranges and
+        sink both ask.
     layout : ContextLayout
         Where the run-time values of a call go.
     reads_head : bool
@@ -146,29 +147,37 @@ class DecodeCode:
     """
 
     def __init__(
-        self, plan: Plan, module: KernelModule, layout: ContextLayout, *, reads_head: bool
+        self,
+        plan: Plan,
+        modules: Callable[[], tuple[KernelModule, KernelModule]],
+        layout: ContextLayout,
+        *,
+        reads_head: bool,
     ) -> None:
         self.deal = functools.lru_cache(maxsize=KEPT_DEALS)(self._deal)
         self.plan, self.context = plan, layout
         self.layout = DecodeLayout(plan.layout)
-        self._template = self._fields(module, reads_head=reads_head)
+        self._modules, self._reads_head = modules, reads_head
+        self._code: tuple[KernelModule, ...] = ()  # addresses are valid as long as it lives
 
     @computed_once
     def _worker(self) -> Worker:
-        """The driver, which most kernels never need: compiled or loaded when a call first does."""
         with LLVM_LOCK:
             return driver.worker()
 
-    def _fields(self, module: KernelModule, *, reads_head: bool) -> Ints:
+    @computed_once
+    def _template(self) -> Ints:
+        """Descriptor without what differs between two calls."""
         layout, program = self.layout, self.plan.program
+        self._code = decode, prefill = self._modules()
         d = np.zeros(driver.FIELDS, np.int64)
         for name, field in _FUNCTIONS.items():
-            d[field] = module.address(name)
+            d[field] = decode.address(name)
         if self.plan.has_mask:
-            d[driver.KEY_RANGES] = module.address("key_ranges")
-            d[driver.TILE_CLASS] = module.address("tile_class")
+            d[driver.KEY_RANGES] = prefill.address("key_ranges")
+            d[driver.TILE_CLASS] = prefill.address("tile_class")
         if program.sink is not None:
-            d[driver.SINK] = module.address("sink")
+            d[driver.SINK] = prefill.address("sink")
         panel, at = layout.panel, {name: n for n, name in enumerate(layout.stat_rows)}
         for field, value in (
             (driver.TILE_KEYS, TILE_KEYS),
@@ -176,7 +185,7 @@ class DecodeCode:
             (driver.MANY, MANY),
             (driver.ROWS_AHEAD, layout.rows_ahead),
             (driver.ELEMENT_BYTES, layout.esz),
-            (driver.ASKS_HEADS, int(reads_head)),
+            (driver.ASKS_HEADS, int(self._reads_head)),
             (driver.Q_FACTOR, float_bits(1.0)),
             (driver.MAX_FACTOR, float_bits(driver.M_UNIT / driver.LOG2_E)),
             (driver.EMPTY_FACTOR, float_bits(math.nan if program.empty_row == "nan" else 0.0)),
