@@ -152,7 +152,10 @@ def test_a_product_over_a_cap_takes_two_roundings(accum, isa):
     """CAP-1: the ratio of scale and cap may be out of range, what comes out counts."""
     capped = Binary("div", Binary("mul", Scalar("scale"), Dot()), Scalar("softcap"))
     world, info = ([20, 20], [30, 30], [0, 0]), np.finfo(accum)
-    for scale, cap in [(0.125, 50.0), (-0.3, 7e-3), (0.125, 1e38), (-1.0, 1e-38), (0.0, 2.0)]:
+    ratios = [(0.125, 50.0), (-0.3, 7e-3), (0.125, 1e38), (-1.0, 1e-38), (0.0, 2.0)]
+    largest, least = float(info.max), float(info.smallest_normal)
+    ratios += [(0.125, largest), (-1e-12, 3e38), (largest, 0.5), (-1e20, least), (0.0, least)]
+    for scale, cap in ratios:
         scalars = {"scale": scale, "softcap": cap}
         found, _ = check(capped, world, scalars, {}, accum=accum, isa=isa)
         dot = np.resize(np.asarray(SPECIAL, accum), found.shape).astype(np.longdouble)
@@ -161,3 +164,12 @@ def test_a_product_over_a_cap_takes_two_roundings(accum, isa):
             near = abs(found - exact) <= info.eps * abs(exact) + info.smallest_subnormal
         large = np.isinf(found) & (abs(exact) > info.max) & (np.sign(found) == np.sign(exact))
         assert (near | large | (found == exact) | (np.isnan(found) & np.isnan(exact))).all()
+
+
+@pytest.mark.parametrize("divisor", [0.0, -0.0, np.inf, -np.inf, 1e-30, 2.0])
+def test_a_users_divisor_is_no_cap(divisor):
+    """Any real and both infinities are values of a `Scalar`: the quotient is that of IEEE 754."""
+    root = Binary("div", Binary("mul", Scalar("scale"), Dot()), Scalar("t"))
+    world, scalars = ([20, 20], [30, 30], [0, 0]), {"scale": 0.25, "t": divisor}
+    found, right = check(root, world, scalars, {})
+    np.testing.assert_array_equal(found, right)

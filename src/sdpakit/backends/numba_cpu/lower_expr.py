@@ -123,12 +123,13 @@ class Walker:
                 return self.dot
             case Unary(op=op, x=x):
                 return self._unary(op, x.type, self.values[x])
+            # Of a user's scalar the ratio may be infinite or NaN.
             case Binary(
                 op="div",
-                a=Binary(op="mul", a=Scalar(name=above), b=Dot()),
-                b=Scalar(name=below),
+                a=Binary(op="mul", a=Scalar(name="scale"), b=Dot()),
+                b=Scalar(name="softcap"),
             ):
-                return self._ratio_times_dot(above, below)
+                return self._capped_ratio()
             case Binary(op=op, a=a, b=b):
                 return self._binary(op, a.type, self.values[a], self.values[b])
             case Select(cond=cond, a=a, b=b):
@@ -153,22 +154,25 @@ class Walker:
         number = self.e.load_ctx_int(self.lanes.ctx, slot)
         return number if kind == "int" else self.e.icmp("!=", number, self.e.c(0))
 
-    def _ratio_times_dot(self, above: str, below: str) -> Value:
-        """Return above * dot / below (CAP-1) without a division for each vector.
+    def _capped_ratio(self) -> Value:
+        """Return scale * dot / softcap (CAP-1) without a division for each vector.
 
-        As many roundings: the ratio is one of float64. It is a number below 1 times a power of two,
-        so that the first product cannot overflow and a ratio out of range of the element counts.
+        As many roundings: the ratio is one of float64. It may be out of range of the element where
+        the result is not, so it is two factors: the second a power of two, and the first below 1,
+        lest a product overflow, unless that power is at its limit.
         """
         e, b, slots = self.e, self.e.b, self.context.scalar_slots
-        numbers = [e.load_ctx_double(self.lanes.ctx, slots[name]) for name in (above, below)]
+        scale, cap = (
+            e.load_ctx_double(self.lanes.ctx, slots[name]) for name in ("scale", "softcap")
+        )
+        most, largest = (512, 2.0**1023) if e.element == "float64" else (126, 2.0**127)
         with b.goto_entry_block():
-            bits = b.bitcast(b.fdiv(*numbers), I64)
-            exponent = b.bitcast(b.and_(bits, e.c(0x7FF << 52)), F64)
-            half = b.or_(b.and_(bits, e.c(~(0x7FF << 52))), e.c(1022 << 52))
-            largest = F64(2.0 ** (1023 if e.element == "float64" else 127))
-            power = e.narrow(e.min(b.fmul(exponent, F64(2.0)), largest))
-            fraction = e.narrow(b.bitcast(half, F64))
-        return e.mul(e.mul(self.dot, self._vector(fraction)), self._vector(power))
+            exponent = b.and_(b.bitcast(b.fdiv(scale, cap), I64), e.c(0x7FF << 52))
+            power = e.min(e.max(b.bitcast(exponent, F64), F64(2.0**-most)), F64(2.0**most))
+            first = b.fdiv(b.fdiv(b.fmul(scale, F64(0.5)), power), cap)
+            first = e.narrow(e.min(e.max(first, F64(-largest)), F64(largest)))
+            second = e.narrow(b.fmul(power, F64(2.0)))
+        return e.mul(e.mul(self.dot, self._vector(first)), self._vector(second))
 
     def _offset(self, address: Value, index: Value, stride: Value) -> Value:
         return self.e.iadd(address, self.e.imul(index, stride))
