@@ -74,6 +74,13 @@ def test_a_system_that_does_not_say_is_taken_for_a_small_one(tmp_path, monkeypat
     assert machine.caches.__wrapped__() == machine.FALLBACK
 
 
+def test_a_system_that_is_not_posix_is_asked_for_nothing_that_it_lacks(monkeypatch):
+    """There `ctypes.CDLL(None)` raises TypeError."""
+    monkeypatch.setattr(machine.os, "name", "nt")
+    monkeypatch.setattr(machine.ctypes, "CDLL", None)
+    assert list(machine._sysctl_sizes()) == []
+
+
 def test_every_isa_has_a_core():
     for name in available_isas():
         assert core(select_isa(name)).arithmetic >= 1

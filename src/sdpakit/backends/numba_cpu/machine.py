@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -123,6 +124,8 @@ def _sysfs_sizes(folder: Path) -> Iterator[tuple[int, int]]:
 
 def _sysctl_sizes() -> Iterator[tuple[int, int]]:
     """Yield (level, bytes) of the data caches that macOS describes."""
+    if os.name != "posix":  # there is no library of the process itself to look into
+        return
     ask = getattr(ctypes.CDLL(None), "sysctlbyname", None)
     if ask is None:
         return
