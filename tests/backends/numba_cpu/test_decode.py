@@ -296,6 +296,17 @@ def test_bits_of_packed_calls_do_not_depend_on_threads(pages, no_serial_path):
         assert same_bits(first, kernel(*tokens, **given, threads=threads))
 
 
+def test_entries_without_rows_are_no_work_of_the_other_kernel(monkeypatch):
+    """A step of decoding in which some sequences have ended prepares one kernel alone."""
+    spec = sk.AttentionSpec(q_heads=4, kv_heads=2, head_dim=16, layout="thd")
+    kernel = sk.compile(spec, backend="numba_cpu")
+    q, k, v = (x[0].swapaxes(0, 1) for x in operands(Shape(1, 4, 2, 2, 600, 16)))
+    call = {"cu_q_lens": ends((1, 0, 1)), "cu_kv_lens": ends((300, 100, 200))}
+    expected = kernel(q, k, v, **call)
+    monkeypatch.setattr(kernel._launcher, "_prepare", None)
+    assert same_bits([kernel(q, k, v, **call)], [expected])
+
+
 def test_a_paged_step_of_decoding_is_right():
     """Rows of the padded layout, keys in pages; one entry of none, one that goes to prefill."""
     lengths = np.array([0, 1, 127, 128, 1500])

@@ -234,9 +234,9 @@ class CpuLauncher:
         """Return a call ready to run: the entries of each kernel that takes some."""
         code = self._code(call.int_bits)
         here = code.decoded(call)
-        parts = []
-        if not here.all():
-            parts.append(self._prepare(code, call, np.where(here, 0, call.q_len)))
+        parts, rows = [], np.where(here, 0, call.q_len)
+        if rows.any():
+            parts.append(self._prepare(code, call, rows))
         if code.decode is not None and here.any():
             parts.append(code.decode.prepare(call, here, code.scale(call)))
         return parts
