@@ -4,10 +4,10 @@ All sizes, strides and addresses of generated functions come in an int64 descrip
 knows no dtype, no head width and no mask, and its compiled form is kept on disk by Numba. Where a
 batch entry lies comes with it: first row, first key, or pages (RAGGED-1, PAGED-1). An item is a
 range of query rows of a range of query heads that read one kv head. For each item, KV tiles are
-packed once, a group of them at a time, and met by every panel of the item; the first group opens
-the panels, the last one closes them. Tiles lie on an absolute grid and a panel starts at a multiple
-of its width, so neither the partition into items nor the groups of tiles ever show in the bits
-(DET-1).
+packed once, a group of them at a time, and met by every panel of the item that sees keys of it; a
+panel is opened before the first such group and closed after the last. Tiles lie on an absolute
+grid and a panel starts at a multiple of its width, so neither the partition into items nor the
+groups of tiles ever show in the bits (DET-1).
 
 Numba recompiles when this file changes, and only then: whatever the compiled code depends on
 (offsets, the numbers of `abi`) has to stay in this file, but for instructions whose meaning will

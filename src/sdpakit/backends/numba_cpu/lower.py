@@ -1,4 +1,4 @@
-"""Program -> one LLVM module: panel step, packers, key ranges and sink of one spec.
+"""Program -> LLVM modules of one spec: panel step, key ranges, sink; what decodes apart from them.
 
 Which of the two arithmetics of `panel.py` runs is decided here: FAST where a logit is scale * dot,
 GENERAL where it is an expression.
@@ -48,7 +48,7 @@ MAX_STAGED = 4
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What code is generated for: a function of the program and the options alone.
+    """What code is generated for: a function of the program, the options and the machine.
 
     Attributes
     ----------
