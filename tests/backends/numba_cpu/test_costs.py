@@ -74,6 +74,16 @@ def test_a_system_that_does_not_say_is_taken_for_a_small_one(tmp_path, monkeypat
     assert machine.caches.__wrapped__() == machine.FALLBACK
 
 
+@pytest.mark.parametrize("name", ["level", "type", "size"])
+def test_a_file_that_cannot_be_read_says_nothing(tmp_path, monkeypatch, name):
+    describe(tmp_path, (1, "Data", "32K"), (2, "Unified", "1M"))
+    broken = tmp_path / "index1" / name
+    broken.unlink()
+    broken.symlink_to(broken.name)  # whoever reads it gets an OSError
+    monkeypatch.setattr(machine, "_SYSFS", tmp_path)
+    assert machine.caches.__wrapped__() == machine.FALLBACK
+
+
 def test_a_system_that_is_not_posix_is_asked_for_nothing_that_it_lacks(monkeypatch):
     """There `ctypes.CDLL(None)` raises TypeError."""
     monkeypatch.setattr(machine.os, "name", "nt")

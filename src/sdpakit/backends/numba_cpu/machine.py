@@ -20,6 +20,7 @@ from sdpakit.backends.numba_cpu.isa import Isa
 LINE = 64  # bytes of a cache line
 
 _SYSFS = Path("/sys/devices/system/cpu/cpu0/cache")
+_MOST_CACHES = 8  # that Linux is asked for: L1 for data and for instructions, L2, L3 are four
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SYSCTL = ("hw.l1dcachesize", "hw.l2cachesize", "hw.l3cachesize")
 
@@ -103,23 +104,30 @@ def core(isa: Isa) -> Core:
 @functools.cache
 def caches() -> Caches:
     """Return the caches of this machine: asked once, so that all code of a process agrees."""
-    sizes = dict(_sysfs_sizes(_SYSFS)) or dict(_sysctl_sizes())
+    linux = dict(_sysfs_sizes(_SYSFS))
+    sizes = linux or dict(_sysctl_sizes())
     if 1 not in sizes or 2 not in sizes:
         return FALLBACK
-    source = str(_SYSFS) if _SYSFS.is_dir() else "sysctl"
+    source = str(_SYSFS) if linux else "sysctl"
     return Caches(sizes[1], sizes[2], sizes.get(3, sizes[2]), source)
 
 
 def _sysfs_sizes(folder: Path) -> Iterator[tuple[int, int]]:
     """Yield (level, bytes) of the data caches that Linux describes in a folder."""
-    for index in sorted(folder.glob("index*")):
-        texts = [index / name for name in ("level", "type", "size")]
-        if not all(path.is_file() for path in texts):
-            continue
-        level, kind, size = (path.read_text(encoding="ascii").strip() for path in texts)
+    for number in range(_MOST_CACHES):
+        index = folder / f"index{number}"
+        level, kind, size = (_text(index / name) for name in ("level", "type", "size"))
         found = re.fullmatch(r"(\d+)([KMG]?)", size)
-        if kind != "Instruction" and level.isdecimal() and found and int(found[1]):
+        if kind in ("Data", "Unified") and level.isdecimal() and found and int(found[1]):
             yield int(level), int(found[1]) * _UNITS[found[2]]
+
+
+def _text(path: Path) -> str:
+    """Return what a file says; nothing if it is missing, unreadable, or no text."""
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _sysctl_sizes() -> Iterator[tuple[int, int]]:
