@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Literal, TypeVar
 
 from sdpakit.dtypes import DTYPES
@@ -311,10 +311,21 @@ def check_depth(where: str, node: Expr) -> Expr:
     return node
 
 
-def postorder(root: Expr) -> Iterator[Expr]:
+def _children(node: Expr) -> Iterable[Expr]:
+    return node.children()
+
+
+def postorder(root: Expr, operands: Callable[[Expr], Iterable[Expr]] = _children) -> Iterator[Expr]:
     """Yield every distinct node below `root` once, operands first.
 
     The order is decided by the structure alone.
+
+    Parameters
+    ----------
+    root : Expr
+        Where to start; it comes last.
+    operands : callable
+        Returns what is below a node: fewer than all operands where some are not asked for.
     """
     seen: set[Expr] = set()
     stack: list[tuple[Expr, bool]] = [(root, False)]
@@ -327,4 +338,4 @@ def postorder(root: Expr) -> Iterator[Expr]:
             yield node
             continue
         stack.append((node, True))
-        stack.extend((child, False) for child in reversed(node.children()))
+        stack.extend((child, False) for child in reversed(tuple(operands(node))))

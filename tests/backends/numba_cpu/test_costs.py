@@ -1,5 +1,6 @@
 """The cost model: which tiles it chooses, what it counts, how it moves, what `explain` shows."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -304,6 +305,17 @@ def test_what_is_more_work_costs_more():
     assert expected(dtype="float64")["cycles"] > 1.8 * plain["cycles"]
     window = sk.Window(63, 0, align="top_left")
     assert expected(2048, mask=window)["cycles"] < 0.3 * expected(2048)["cycles"]
+
+
+@pytest.mark.parametrize("isa", available_isas())
+def test_every_product_of_capped_logits_is_one_that_somebody_reads(isa):
+    """LLVM drops any other, which the model would count."""
+    spec = sk.AttentionSpec(q_heads=1, head_dim=64, softcap=30.0)
+    text = sk.compile(spec, backend="numba_cpu", options={"isa": isa}).inspect("llvm")
+    loop = re.search(r"^phase.logits.full:(.*?)^phase.logits.full.end:", text, re.M | re.S)[1]
+    products = re.findall(r"(%\S+) = fmul", loop)
+    assert len(products) >= 10
+    assert all(loop.count(name) > 1 for name in products)
 
 
 def test_a_call_that_decodes_is_expected_to_read():

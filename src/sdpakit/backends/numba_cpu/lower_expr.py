@@ -8,7 +8,7 @@ table, that divisors are positive and that integers fit their lanes (`sdpakit.pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from llvmlite import ir
@@ -68,6 +68,24 @@ def _reads_pair(index: Expr) -> bool:
     return any(node in (Index("q"), Index("k")) for node in postorder(index))
 
 
+def _is_capped_ratio(node: Expr) -> bool:
+    """Return whether a node is scale * dot / softcap, with the scalars of the spec.
+
+    Of a user's scalar the ratio may be infinite or NaN.
+    """
+    match node:
+        case Binary(
+            op="div", a=Binary(op="mul", a=Scalar(name="scale"), b=Dot()), b=Scalar(name="softcap")
+        ):
+            return True
+    return False
+
+
+def _evaluated_first(node: Expr) -> Iterable[Expr]:
+    """Return the operands whose values a node asks for."""
+    return () if _is_capped_ratio(node) else node.children()
+
+
 def is_vector(value: Value) -> bool:
     """Return whether the value has lanes."""
     return isinstance(value.type, ir.VectorType)
@@ -100,7 +118,7 @@ class Walker:
 
     def evaluate(self, root: Expr) -> Value:
         """Return the value of `root`: a vector where what varies over the lanes enters it."""
-        for node in postorder(root):
+        for node in postorder(root, _evaluated_first):
             if node not in self.values:
                 self.values[node] = self._node(node)
         return self.values[root]
@@ -123,12 +141,7 @@ class Walker:
                 return self.dot
             case Unary(op=op, x=x):
                 return self._unary(op, x.type, self.values[x])
-            # Of a user's scalar the ratio may be infinite or NaN.
-            case Binary(
-                op="div",
-                a=Binary(op="mul", a=Scalar(name="scale"), b=Dot()),
-                b=Scalar(name="softcap"),
-            ):
+            case Binary() if _is_capped_ratio(node):
                 return self._capped_ratio()
             case Binary(op=op, a=a, b=b):
                 return self._binary(op, a.type, self.values[a], self.values[b])
