@@ -251,7 +251,11 @@ class Backend(Protocol):
         ...
 
     def lower(self, program: Program, options: Options) -> Artifact:
-        """Turn a scheduled program into code; pure, deterministic, no device."""
+        """Turn a scheduled program into code, without a call to a device.
+
+        Equal programs and options give equal code in one process. What the host says of itself,
+        such as its instruction set and cache sizes, may enter it.
+        """
         ...
 
     def load(self, artifact: Artifact) -> Launcher:
@@ -263,7 +267,7 @@ class GradientBackend(Backend, Protocol):
     """A backend whose capabilities say `gradients`."""
 
     def lower_backward(self, program: Program, options: Options) -> Artifact:
-        """Turn a scheduled program into code for its gradients; pure, deterministic, no device."""
+        """Turn a scheduled program into code for its gradients, on the terms of `lower`."""
         ...
 
     def load_backward(self, artifact: Artifact) -> BackwardLauncher:
