@@ -148,6 +148,14 @@ def test_eight_threads_compile_and_call_for_the_first_time():
         assert all((out == 1.0).all() for out in executor.map(run, specs))
 
 
+def test_what_decodes_is_one_code_for_all_threads_whatever_is_forgotten_between():
+    kernel = sk.compile(sk.AttentionSpec(q_heads=1, head_dim=5), backend="numba_cpu")
+    (code,) = kernel._launcher._codes.values()
+    first = code._modules()
+    codegen.clear_loaded()
+    assert all(x is y for x, y in zip(code._modules(), first, strict=True))
+
+
 FORKS = """
 import os, numpy as np, sdpakit as sk
 q, k, v = np.random.default_rng(5).standard_normal((3, 1, 4, 400, 24), dtype=np.float32)

@@ -210,7 +210,7 @@ def compile_count() -> int:
 
 
 def clear_loaded() -> None:
-    """Forget the code of this process; what is in use stays alive."""
+    """Forget the code of this process; what is in use stays alive, in every thread."""
     with LLVM_LOCK:
         _LOADED.clear()
         _OBJECTS.clear()

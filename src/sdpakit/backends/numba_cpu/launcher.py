@@ -91,6 +91,7 @@ class Code:
         self.module = self.stages.compiled(PREFILL)
         self.context = ContextLayout.of(self.plan.program)
         self.template = self._template()
+        self._decode_module: KernelModule | None = None
         self.decode = None
         if can_decode(self.plan.layout):
             self.decode = DecodeCode(
@@ -98,7 +99,12 @@ class Code:
             )
 
     def _modules(self) -> tuple[KernelModule, KernelModule]:
-        return self.stages.compiled(DECODE), self.module
+        # The same object for all threads that ask at once: each takes addresses of its code, and
+        # one that `clear_loaded` has made others forget would be freed under them.
+        with LLVM_LOCK:
+            if self._decode_module is None:
+                self._decode_module = self.stages.compiled(DECODE)
+            return self._decode_module, self.module
 
     def _template(self) -> Ints:
         layout, program = self.plan.layout, self.plan.program
