@@ -7,12 +7,10 @@ arithmetic. Everything else goes the whole way through `sdpakit.binding`, errors
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from sdpakit.arrays import numpy_dtype
 from sdpakit.backends.base import RepeatingLauncher
 
 if TYPE_CHECKING:
@@ -24,13 +22,8 @@ _Key: TypeAlias = "tuple[bool | tuple[int, ...], ...]"
 _MOST = 256  # shapes that are remembered
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What was found out about a call: how to repeat it, and the form of its result."""
-
-    repeat: Repeat
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+def _unknown(_q: Any, _k: Any, _v: Any, _out: Any) -> None:
+    """Do no call: none is known."""
 
 
 class Repeats:
@@ -38,19 +31,22 @@ class Repeats:
 
     Parameters
     ----------
-    signature : Signature
-        What a call must give.
     launcher : RepeatingLauncher
         Prepares calls.
+
+    Attributes
+    ----------
+    latest : list of callable
+        What did the last known call (see `Repeat`), for any number of threads and for one: most
+        calls are like the one before.
     """
 
-    __slots__ = ("_dtype", "_known", "_launcher", "_out_dtype")
+    __slots__ = ("_known", "_launcher", "latest")
 
-    def __init__(self, signature: Signature, launcher: RepeatingLauncher) -> None:
+    def __init__(self, launcher: RepeatingLauncher) -> None:
         self._launcher = launcher
-        self._dtype = numpy_dtype(signature.spec.dtype)
-        self._out_dtype = numpy_dtype(signature.program.out_dtype)
-        self._known: dict[_Key, _Known | None] = {}  # None: gains nothing
+        self._known: dict[_Key, Repeat | None] = {}  # None: gains nothing
+        self.latest: list[Repeat] = [_unknown, _unknown]
 
     @classmethod
     def of(cls, signature: Signature, launcher: Launcher) -> Repeats | None:
@@ -62,7 +58,7 @@ class Repeats:
             return None
         if spec.outputs != ("out",) or not isinstance(launcher, RepeatingLauncher):
             return None
-        return cls(signature, launcher)
+        return cls(launcher)
 
     def run(self, q: Any, k: Any, v: Any, out: Any, *, serial: bool) -> Array | None:
         """Do a call that is known; None, and nothing is done, if it is not.
@@ -81,27 +77,13 @@ class Repeats:
         """
         if not (type(q) is type(k) is type(v) is np.ndarray):
             return None
-        key = (serial, q.shape, k.shape, v.shape, q.strides, k.strides, v.strides)
-        known, shares = self._known.get(key), np.may_share_memory
-        dtype = self._dtype
-        if known is None or not (q.dtype is k.dtype is v.dtype is dtype):
-            return None
-        if out is None:
-            out = np.empty(known.shape, self._out_dtype)
-        elif not self._may_write(out, known) or shares(out, q) or shares(out, k) or shares(out, v):
-            return None
-        known.repeat(q, k, v, out)
-        return out  # type: ignore[no-any-return]  # an ndarray by now
-
-    def _may_write(self, out: Any, known: _Known) -> bool:
-        """Return whether `out` is for certain what a new array would be."""
-        return (
-            type(out) is np.ndarray
-            and out.dtype is self._out_dtype
-            and out.shape == known.shape
-            and out.strides == known.strides
-            and out.flags.writeable
+        known = self._known.get(
+            (serial, q.shape, k.shape, v.shape, q.strides, k.strides, v.strides)
         )
+        if known is None:
+            return None
+        self.latest[serial] = known
+        return known(q, k, v, out)
 
     def remember(self, q: Any, k: Any, v: Any, bound: Bound, *, serial: bool) -> None:
         """Make a call that was done ready to be repeated, if it can be.
@@ -123,5 +105,4 @@ class Repeats:
             return
         if len(self._known) >= _MOST:  # a full memory starts anew: simpler than ages, and rare
             self._known.clear()
-        repeat = self._launcher.repeat(bound.call)
-        self._known[key] = None if repeat is None else _Known(repeat, made.shape, made.strides)
+        self._known[key] = self._launcher.repeat(bound.call, (q, k, v, made))

@@ -193,9 +193,32 @@ def test_large_calls_are_repeated_for_one_thread_alone():
 def test_a_large_call_is_asked_about_once(monkeypatch):
     kernel = sk.compile(sk.AttentionSpec(q_heads=2, head_dim=64), backend="numba_cpu")
     asked, launcher = [], kernel._launcher
-    monkeypatch.setattr(type(launcher), "repeat", lambda self, call: asked.append(call.threads))
+    monkeypatch.setattr(
+        type(launcher), "repeat", lambda self, call, arrays: asked.append(call.threads)
+    )
     x = np.zeros((1, 2, 256, 64), "f4")
     for _ in range(3):
         kernel(x, x, x, threads=2)
         kernel(x, x, x)
     assert len(asked) == 1
+
+
+def test_a_full_memory_forgets_no_call_that_is_still_asked_for(monkeypatch):
+    monkeypatch.setattr(repeating, "_MOST", 1)
+    kernel = kernel_of()
+    arrays, others = operands(), operands(q_len=6)
+    expected = kernel(*arrays).tobytes()
+    assert kernel(*arrays).tobytes() == expected
+    kernel(*others)
+    assert len(kernel._repeats._known) == 1
+    for _ in range(3):
+        assert kernel(*arrays).tobytes() == expected
+
+
+def test_calls_that_differ_by_turns_are_known_each():
+    kernel = kernel_of()
+    arrays = [operands(q_len=n) for n in (5, 6)]
+    expected = [kernel(*own).tobytes() for own in arrays]
+    kernel._launcher = None  # whatever goes the whole way fails from here on
+    for _ in range(3):
+        assert [kernel(*own).tobytes() for own in arrays] == expected

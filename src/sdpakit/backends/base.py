@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -189,14 +189,22 @@ class Launcher(Protocol):
 class Repeat(Protocol):
     """One call, again and again for other arrays of the same shapes, strides and dtypes."""
 
-    def __call__(
-        self,
-        q: np.ndarray[Any, Any],
-        k: np.ndarray[Any, Any],
-        v: np.ndarray[Any, Any],
-        out: np.ndarray[Any, Any],
-    ) -> None:
-        """Fill `out`; all four are plain `numpy.ndarray`s, in the axis order of the caller."""
+    def __call__(self, q: Any, k: Any, v: Any, out: Any, /) -> np.ndarray[Any, Any] | None:
+        """Do the call with other arrays, in the axis order of the caller, if they are alike.
+
+        Parameters
+        ----------
+        q, k, v, out : object
+            Unchecked; `out` may be None.
+
+        Returns
+        -------
+        ndarray or None
+            `out`, or a new array like that of the call. None, and nothing was done, unless for
+            certain q, k and v are plain `numpy.ndarray`s whose dtypes, shapes and strides are those
+            of the call, and `out`, if it is given, is so likewise, may be written, and shares no
+            memory with them.
+        """
         ...
 
 
@@ -204,11 +212,12 @@ class Repeat(Protocol):
 class RepeatingLauncher(Launcher, Protocol):
     """A launcher that can prepare calls, so that small ones cost little beside their arithmetic."""
 
-    def repeat(self, call: Call) -> Repeat | None:
+    def repeat(self, call: Call, arrays: Sequence[np.ndarray[Any, Any]]) -> Repeat | None:
         """Return a call without tables, whose only output is "out", made ready to be repeated.
 
         None where that gains nothing. It uses one thread, whatever is offered; and it must not keep
-        the arrays of `call`.
+        the arrays of `call`, nor `arrays`: its q, k, v and out in the axis order of the caller, out
+        laid out as a new array.
         """
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,8 +18,9 @@ from sdpakit.backends.numba_cpu.decode.choice import can_decode, decoded
 from sdpakit.backends.numba_cpu.decode.launcher import DecodeCode
 from sdpakit.backends.numba_cpu.entries import EntryFields, fill_entries
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK, computed_once
+from sdpakit.backends.numba_cpu.gate import Gate
 from sdpakit.backends.numba_cpu.lower import DECODE, PREFILL, Plan, Stages, lower
-from sdpakit.backends.numba_cpu.prepared import Prepared, Repeat
+from sdpakit.backends.numba_cpu.prepared import Prepared
 from sdpakit.expr.nodes import Index, postorder
 
 if TYPE_CHECKING:
@@ -227,14 +228,14 @@ class CpuLauncher:
         for part in self._parts(call):
             part.run()
 
-    def repeat(self, call: Call) -> Repeat | None:
+    def repeat(self, call: Call, arrays: Sequence[Array]) -> Gate | None:
         """Return `call` for other arrays, if one thread is asked for, or enough in any case."""
         if call.tables:
             return None
         if call.threads > 1 and self._parts(replace(call, threads=2))[0].threads > 1:
             return None
         (part,) = self._parts(replace(call, threads=1))  # entries that are padded go the same way
-        return part.repeat()
+        return part.repeat(self._code(call.int_bits).module.address("gate"), arrays)
 
     def _parts(self, call: Call) -> list[Prepared]:
         """Return a call ready to run: the entries of each kernel that takes some."""

@@ -153,7 +153,11 @@ class Packer:
             for at in range(0, row_bytes, CACHE_LINE):
                 prefetch(e, e.offset(start, at), write=write)
 
-        self.each(e.c(self.layout.width), row, "fetch.next")
+        # Behind a panel that is not full lies no other one of its rows: of a small call, the only
+        # panel would pay for memory that nobody asks for.
+        width = e.c(self.layout.width)
+        full = e.icmp("==", arg["rows"], width)
+        self.each(e.select(full, width, e.c(0)), row, "fetch.next")
 
     def at(self, base: Value, *terms: tuple[Value, Value | int]) -> Value:
         """Return base + sum of index * stride bytes."""
@@ -196,7 +200,17 @@ def emit_pack_q(module: Any, layout: PanelLayout) -> None:
             first_lane = e.imul(v, e.c(e.w))
             p.blocks(layout.head_dim, lambda d, count: block(first_lane, d, count), "transpose.q")
 
-        p.each(e.c(layout.vectors), group, "vectors")
+        needed = e.b.sdiv(e.iadd(arg["rows"], e.c(e.w - 1)), e.c(e.w))
+        p.each(needed, group, "vectors")
+        p.each(e.isub(e.c(layout.vectors), needed), lambda v: idle(e.iadd(needed, v)), "idle")
+
+    def idle(v: Value) -> None:
+        lanes = p.at(arg["qt"], (v, e.w * e.esz))
+
+        def zero(d: Value) -> None:
+            e.store(e.const(0.0), p.at(lanes, (d, layout.row_bytes)))
+
+        p.each(e.c(layout.head_dim), zero, "zero.q")
 
     def elements() -> None:
         def one(d: Value, lane: Value) -> None:
@@ -366,8 +380,10 @@ def emit_begin(module: Any, layout: PanelLayout) -> None:
             address = e.offset(arg["st"], r * layout.row_bytes + v * e.w * e.esz)
             e.store(e.const(start.get(name, 0.0)), address)
 
-    def zero(i: Value) -> None:
-        e.store(e.const(0.0), p.at(arg["ot"], (i, e.w * e.esz)))
+    def zero(d: Value) -> None:
+        row = p.at(arg["ot"], (d, layout.row_bytes))
+        for v in range(layout.vectors):
+            e.store(e.const(0.0), e.offset(row, v * e.w * e.esz))
 
-    p.each(e.c(layout.v_head_dim * layout.vectors), zero, "zero.o")
+    p.each(e.c(layout.v_head_dim), zero, "zero.o")
     e.b.ret_void()

@@ -212,7 +212,24 @@ class Shelf:
             self._free.append(buffer)
 
 
+class Desk:
+    """One buffer that machine code takes and gives back by itself, in one step each.
+
+    Attributes
+    ----------
+    place : (1,) int64
+        The address of the buffer, 0 while somebody uses it.
+    """
+
+    __slots__ = ("_buffer", "place")
+
+    def __init__(self, size: int) -> None:
+        self._buffer = Buffer(size)
+        self.place = np.array([self._buffer.address], np.int64)
+
+
 _SHELVES: dict[int, Shelf] = {}
+_DESKS: dict[int, Desk] = {}
 
 
 def shelf(size: int) -> Shelf:
@@ -220,8 +237,18 @@ def shelf(size: int) -> Shelf:
 
     Sizes are rounded up to powers of two, so that a few shelves serve all calls.
     """
-    rounded = 1 << max(12, (size - 1).bit_length())
+    rounded = _rounded(size)
     return _SHELVES.setdefault(rounded, Shelf(rounded))
+
+
+def desk(size: int) -> Desk:
+    """Return the desk with a buffer of at least `size` bytes, rounded up likewise."""
+    rounded = _rounded(size)
+    return _DESKS.get(rounded) or _DESKS.setdefault(rounded, Desk(rounded))
+
+
+def _rounded(size: int) -> int:
+    return 1 << max(12, (size - 1).bit_length())
 
 
 def take_scratch(size: int, count: int) -> list[Buffer]:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from sdpakit.backends.numba_cpu import driver, pool
-from sdpakit.backends.numba_cpu.context import Array, Ints, address
+from sdpakit.backends.numba_cpu.context import Array, Ints
+from sdpakit.backends.numba_cpu.gate import Descriptor, Form, Gate
+from sdpakit.backends.numba_cpu.workers import address_of
 
 Worker = Callable[[int, int, int, int, int, int], None]
 
@@ -64,58 +69,40 @@ class Prepared:
         finally:
             pool.give_scratch([*buffers, *shared])
 
-    def repeat(self) -> Repeat:
-        """Return the call for other arrays, by one thread."""
+    def repeat(self, gate: int, arrays: Sequence[Array]) -> Gate:
+        """Return the call for other arrays, by one thread (`sdpakit.backends.base.Repeat`).
+
+        Parameters
+        ----------
+        gate : int
+            Address of the generated gate.
+        arrays : sequence of ndarray
+            q, k, v and out as the caller has them.
+        """
+        form = Form(gate, address_of(self.worker), arrays)
+        descriptor = Descriptor(self.descriptor, self.where, self.pointers)
         size = self.scratch_bytes + self.shared_bytes
-        return Repeat(self.worker, self.descriptor, self.where, self.pointers, size)
+        spares = _Spares(form, descriptor, pool.shelf(size))
+        return form.gate(descriptor, pool.desk(size).place, spares.run)
 
 
-class Repeat:
-    """A small call that one thread does again and again (`sdpakit.backends.base.Repeat`).
+class _Spares:
+    """Gates for further threads that do a call at the same time, with scratch from a shelf."""
 
-    Parameters
-    ----------
-    worker : callable
-        See `driver.worker`.
-    descriptor : ndarray of int64
-        Descriptor and context of the call; nobody else may use it.
-    where : int
-        Its address.
-    pointers : sequence of int
-        Places in it that hold addresses within it.
-    scratch_bytes : int
-        What the call needs.
-    """
+    def __init__(self, form: Form, descriptor: Descriptor, shelf: pool.Shelf) -> None:
+        self._form, self._descriptor, self._shelf = form, descriptor, shelf
+        self._free: list[tuple[Gate, Ints]] = []  # that no thread uses, with places for scratch
 
-    __slots__ = ("_free", "_pointers", "_shelf", "_template", "_where", "_worker")
-
-    def __init__(
-        self,
-        worker: Worker,
-        descriptor: Ints,
-        where: int,
-        pointers: Sequence[int],
-        scratch_bytes: int,
-    ) -> None:
-        self._worker = worker
-        self._template, self._where, self._pointers = descriptor, where, pointers
-        self._shelf = pool.shelf(scratch_bytes)
-        self._free: list[tuple[int, Ints]] = []  # descriptors that no thread is using
-
-    def __call__(self, q: Array, k: Array, v: Array, out: Array) -> None:
-        """Do the call with other arrays."""
+    def run(self, q: Any, k: Any, v: Any, out: Any) -> Array | None:
+        """Do the call with other arrays, if they are alike."""
         try:
-            own = self._free.pop()
+            gate, place = self._free.pop()
         except IndexError:
-            own = self._copy()
+            place = np.zeros(1, np.int64)
+            gate = self._form.gate(self._descriptor, place, None)
         buffer = self._shelf.take()
-        self._worker(own[0], buffer.address, id(q), id(k), id(v), id(out))
+        place[0] = buffer.address
+        result = gate(q, k, v, out)
         self._shelf.give(buffer)
-        self._free.append(own)
-
-    def _copy(self) -> tuple[int, Ints]:
-        """Return the descriptor at another place, and its address."""
-        d = self._template.copy()
-        where = address(d)
-        d[self._pointers] += where - self._where
-        return where, d
+        self._free.append((gate, place))
+        return result

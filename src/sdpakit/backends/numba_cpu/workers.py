@@ -7,7 +7,7 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from numba import config, njit, types
 
@@ -44,3 +44,10 @@ def compiled(work: Worker) -> Worker:
             CacheWarning,
         )
     return cast(Worker, njit(signature, nogil=True)(work))
+
+
+def address_of(worker: Callable[..., None]) -> int:
+    """Return the address of a function that `compiled` returned, for callers in machine code."""
+    (version,) = cast(Any, worker).overloads.values()
+    name = version.fndesc.llvm_cfunc_wrapper_name
+    return cast(int, version.library.get_pointer_to_function(name))
