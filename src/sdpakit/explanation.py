@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from sdpakit.arrays import import_array, numpy_dtype
-from sdpakit.binding import Arguments, Signature
+from sdpakit.binding import Arguments, Signature, bind
 from sdpakit.binding.lengths import INTEGERS
 from sdpakit.binding.operands import LENGTH_LIMIT
 from sdpakit.errors import ArgumentError, ArgumentTypeError, did_you_mean, format_error
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _PAGE_SIZE = 16  # of pages that are stood in for
+_STOOD_IN = ("bias", "mask", "sinks")  # tables whose elements nobody has to say
+
+_ANY_MASK = "every tile that the mask decides is partial: no mask was given"
 
 # What a reader of the printed form could take for another figure says more than its key.
 _LABELS = {
@@ -80,6 +83,25 @@ def _text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
+def dry_call(
+    signature: Signature,
+    batch: int,
+    lengths: tuple[int | None, int | None],
+    given: Mapping[str, Any],
+) -> Call:
+    """Return a call that can be explained, not launched.
+
+    Parameters
+    ----------
+    signature, batch, lengths, given
+        See `stand_ins`; `lengths` are q_len and kv_len.
+    """
+    ready = stand_ins(signature, batch, *lengths, given)
+    call = bind(signature, ready, dry=True).call
+    made = {name for name in _STOOD_IN if name in call.tables and given.get(name) is None}
+    return replace(call, stood_in=frozenset(made))
+
+
 def stand_ins(
     signature: Signature,
     batch: int,
@@ -101,8 +123,8 @@ def stand_ins(
     Returns
     -------
     Arguments
-        With full lengths, a mask of True, a bias of 0, sinks of 0, and the last row at the last
-        key.
+        With full lengths, a mask of one element, a bias of 0, sinks of 0, and the last row at the
+        last key.
 
     Raises
     ------
@@ -309,7 +331,13 @@ def _tiles(signature: Signature, call: Call, q_tile: int, k_tile: int) -> dict[s
     v_head_dim = call.v.shape[3]
     sizes = Sizes(heads, call.q_rows, call.kv_rows, call.q_len, call.kv_len, call.q_offset)
     counts = tile_map(
-        signature.program, sizes, call.scalars, call.tables, q_tile=q_tile, k_tile=k_tile
+        signature.program,
+        sizes,
+        call.scalars,
+        call.tables,
+        q_tile=q_tile,
+        k_tile=k_tile,
+        unread=call.stood_in,
     )
     computed = counts.full + counts.partial
     empty = counts.empty
@@ -350,6 +378,7 @@ def _work(call: Call) -> dict[str, Any]:
     keys = math.prod(call.k.shape[::2]) if call.pages is None else int(call.kv_len.sum())
     moved += keys * call.k.shape[1] * (head_dim + v_head_dim) * call.k.itemsize
     most = " at most" if packed else ""
+    assumed = {"assumed": _ANY_MASK} if "mask" in call.stood_in else {}
     return {
         "sizes": f"batch {batch}, heads {heads}/{call.k.shape[1]}, "
         f"lengths{most} {q_len} x {kv_len}",
@@ -358,4 +387,5 @@ def _work(call: Call) -> dict[str, Any]:
         "flops_per_byte": flops / moved if moved else 0.0,
         "int_bits": call.int_bits,
         "threads": call.threads,
+        **assumed,
     }

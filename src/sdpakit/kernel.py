@@ -9,7 +9,7 @@ import numpy as np
 
 from sdpakit.binding import Arguments, Bound, Signature, bind
 from sdpakit.errors import ArgumentError, format_error
-from sdpakit.explanation import Explanation, explain_call, stand_ins
+from sdpakit.explanation import Explanation, dry_call, explain_call
 from sdpakit.output import AttentionOutput
 from sdpakit.repeating import Repeats
 
@@ -254,8 +254,9 @@ class Kernel(LoadedCode):
             kernel alone.
         **arguments
             Arguments of a call (`kv_lens`, `q_offset`, `params`, `mask`, `threads`, ...) and `q`,
-            `k`, `v` in place of sizes. What is left away is stood in for: full lengths, a mask of
-            True, a bias of 0, an offset that aligns the last row with the last key.
+            `k`, `v` in place of sizes. What is left away is stood in for: full lengths, a mask
+            that leaves every tile PARTIAL, a bias of 0, an offset that aligns the last row with
+            the last key. A mask that is given is read to count the tiles.
 
         Returns
         -------
@@ -276,8 +277,7 @@ class Kernel(LoadedCode):
         """
         call = None
         if (batch, q_len, kv_len) != (1, None, None) or arguments:
-            ready = stand_ins(self._signature, batch, q_len, kv_len, arguments)
-            call = bind(self._signature, ready, dry=True).call
+            call = dry_call(self._signature, batch, (q_len, kv_len), arguments)
         # A call without pairs is answered without the launcher, which knows none (SHAPE-4).
         facts = self._launcher.explain(call if call is not None and has_pairs(call) else None)
         return explain_call(self._signature, self._choice, self._artifact, facts, call)

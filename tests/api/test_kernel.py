@@ -204,6 +204,13 @@ def test_explain_stands_in_for_every_operand_that_a_spec_can_ask_for():
     assert kernel.explain(q_len=5, kv_len=7)["flops"] == 4 * 5 * 7 * 2 * 14
 
 
+def test_explain_says_what_it_assumes_of_a_mask_that_was_not_given():
+    kernel, mask = compiled(mask=sk.Dense()), np.zeros((1, 1, 5, 7), bool)
+    assert "no mask was given" in kernel.explain(q_len=5, kv_len=7)["assumed"]
+    assert "assumed" not in kernel.explain(q_len=5, kv_len=7, mask=mask)
+    assert "assumed" not in compiled().explain(q_len=5, kv_len=7)
+
+
 def test_explain_needs_no_memory_for_long_sequences():
     facts = compiled(mask=sk.Causal("top_left")).explain(batch=8, q_len=10**6)
     assert facts["flops"] == 8 * 4 * 10**12 * 2 * 14

@@ -89,8 +89,40 @@ def test_counts_agree_with_brute_force(name, rows, keys, lens):
     assert found.total == exact.total == 6 * -(-rows // 8) * -(-keys // 6)
     assert found.empty <= exact.empty
     assert found.full <= exact.full
-    if name not in ("dense", "dilated"):
+    if name != "dilated":
         assert found == exact
+
+
+def _blocks(rows, keys):
+    """A mask that is the same in every batch entry and head: blocks of True along the diagonal."""
+    return (np.arange(rows)[:, None] // 30 == np.arange(keys)[None, :] // 30)[None, None]
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_a_dense_mask_is_read_to_find_what_it_leaves_out(heads):
+    program, sizes, world = _call(MASKS["dense"], 300, 240, lens=False)
+    world.tables["mask"] = np.broadcast_to(_blocks(300, 240), (2, heads, 300, 240))
+    found = tile_map(program, sizes, world.scalars, world.tables, q_tile=8, k_tile=6)
+    assert found == _brute(program, world, 8, 6)
+    assert min(found.empty, found.full, found.partial) > 0
+    assert found.unresolved == 0
+
+
+def test_a_mask_that_is_not_read_leaves_every_tile_partial():
+    program, sizes, world = _call(MASKS["dense"], 40, 60, lens=False)
+    for value in (False, True):
+        world.tables["mask"] = np.full((1, 1, 40, 60), value)
+        found = tile_map(
+            program, sizes, world.scalars, world.tables, q_tile=8, k_tile=6, unread={"mask"}
+        )
+        assert found == TileMap(partial=6 * 5 * 10)
+
+
+def test_a_mask_of_one_element_is_that_everywhere():
+    program, sizes, world = _call(MASKS["dense"], 40, 60, lens=False)
+    world.tables["mask"] = np.broadcast_to(True, (2, 3, 40, 60))
+    found = tile_map(program, sizes, world.scalars, world.tables, q_tile=8, k_tile=6)
+    assert found == TileMap(full=6 * 5 * 10)
 
 
 def test_tiles_that_are_not_looked_at_are_counted_as_if_they_were(monkeypatch):

@@ -46,11 +46,40 @@ def test_range_of_a_row_holds_every_element_and_is_tight_where_short(longest, as
         assert (least >= wider).all()
 
 
-def test_range_over_two_axes_is_that_of_the_table():
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint64])
+@pytest.mark.parametrize("axes", ["qk", "kq", "q and one k", "one q and k"])
+def test_range_over_rows_and_keys_is_that_of_the_box(dtype, axes):
+    rng = np.random.default_rng(3)
+    table = rng.integers(0, 2 if dtype is bool else 100, (2, 3, 40, 50)).astype(dtype)
+    if axes == "q and one k":
+        table = np.broadcast_to(table[..., :1], table.shape)
+    elif axes == "one q and k":
+        table = np.broadcast_to(table[:, :, :1], table.shape)
+    pair = (K, Q) if axes == "kq" else (Q, K)
+    load = Load("t", "bool" if dtype is bool else np.dtype(dtype).name, (B, Index("h"), *pair))
+    rows, keys = _ranges(rng, 40, 9), _ranges(rng, 50, 30)
+    corner = [(_point(1), _point(1)), (_point(2), _point(2)), rows, keys]
+    bounds = [list(ends) for ends in zip(*corner, strict=True)]
+    least, largest = VectorOps({}, {"t": table}).table_range(load, *bounds)
+    boxes = [table[1, 2, a : b + 1, c : d + 1] for a, b, c, d in zip(*rows, *keys, strict=True)]
+    assert np.broadcast_to(least, 200).tolist() == [int(box.min()) for box in boxes]
+    assert np.broadcast_to(largest, 200).tolist() == [int(box.max()) for box in boxes]
+    unread = VectorOps({}, {"t": table}, frozenset({"t"})).table_range(load, *bounds)
+    assert [int(x) for x in unread] == [int(table.min()), int(table.max())]
+
+
+def test_range_over_an_axis_of_heads_too_is_that_of_the_table():
+    table = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
+    load = Load("t", "int32", (B, Q, K))
+    lo, hi = [_point(0), _point(0), _point(1)], [_point(1), _point(1), _point(2)]
+    assert [int(x) for x in VectorOps({}, {"t": table}).table_range(load, lo, hi)] == [0, 23]
+
+
+def test_a_range_of_no_rows_is_that_of_the_one_it_starts_at():
     table = np.arange(12, dtype=np.int32).reshape(3, 4)
     load = Load("t", "int32", (Q, K))
-    lo, hi = [_point(0), _point(1)], [_point(1), _point(2)]
-    assert [int(x) for x in VectorOps({}, {"t": table}).table_range(load, lo, hi)] == [0, 11]
+    lo, hi = [_point(2), _point(0)], [_point(1), _point(3)]
+    assert [int(x) for x in VectorOps({}, {"t": table}).table_range(load, lo, hi)] == [8, 11]
 
 
 def test_bounds_outside_are_clamped_and_size_one_broadcasts():

@@ -102,6 +102,9 @@ class Call:
     counts pages, the length axis keys in a page of size P, and key j of entry b is key j % P of
     page pages[b, j // P]; what stands in `pages` past the length means nothing (PAGED-1). All
     three are contiguous int64.
+
+    `stood_in` names tables that were made up for a call that is explained and never launched: their
+    elements mean nothing.
     """
 
     q: np.ndarray[Any, Any]
@@ -119,6 +122,7 @@ class Call:
     kv_start: np.ndarray[Any, Any] | None = None
     pages: np.ndarray[Any, Any] | None = None
     batch_invariant: bool = False
+    stood_in: frozenset[str] = frozenset()
 
     @property
     def batch(self) -> int:

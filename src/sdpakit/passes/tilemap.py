@@ -6,7 +6,7 @@ classified by halving, so that gaps of a mask cost the logarithm of their length
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -93,6 +93,7 @@ def tile_map(
     *,
     q_tile: int,
     k_tile: int,
+    unread: Set[str] = frozenset(),
 ) -> TileMap:
     """Count the tiles of a call by class.
 
@@ -106,13 +107,16 @@ def tile_map(
         Run-time numbers and arrays by name.
     q_tile, k_tile : int
         Rows and keys of a tile; tiles start at row and key 0.
+    unread : set of str, optional
+        Tables that are not looked into, so that they prove no tile EMPTY or FULL. Any other of rows
+        and keys, such as a dense mask, is read.
 
     Returns
     -------
     TileMap
         Counts over all batch entries and heads.
     """
-    ops = VectorOps(scalars, tables)
+    ops = VectorOps(scalars, tables, unread)
     heads = sizes.q_heads
     of_b = _entries(program.mask, sizes, tables)
     of_h = range(heads if _varies(program.mask, _HEAD, tables) else min(heads, 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,11 +49,19 @@ class VectorOps:
         Run-time scalars.
     tables : mapping of str to array
         Run-time tables, with the rank of their loads.
+    unread : set of str, optional
+        Tables whose elements are not looked at one by one: the limits of all answer for any.
     """
 
-    def __init__(self, scalars: Mapping[str, int | float], tables: Mapping[str, Array]) -> None:
+    def __init__(
+        self,
+        scalars: Mapping[str, int | float],
+        tables: Mapping[str, Array],
+        unread: Set[str] = frozenset(),
+    ) -> None:
         self._scalars = scalars
         self._tables = tables
+        self._unread = unread
         self._ascents: dict[tuple[object, ...], _Ascent | None] = {}
         self._limits: dict[tuple[object, ...], tuple[int, int]] = {}
         self._blocks: dict[tuple[object, ...], tuple[Array, Array]] = {}
@@ -127,9 +135,13 @@ class VectorOps:
     ) -> tuple[Array, Array]:
         """Return (least, largest) element over boxes of indices; see `IntOps.table_range`."""
         table = self._tables[load.table]
+        if load.table in self._unread:
+            return self._whole((load.table,), table)
         bounds = [
-            self._bounds(index, low, high, size)
-            for index, low, high, size in zip(load.indices, lo, hi, table.shape, strict=True)
+            self._bounds(index, low, high, *axis)
+            for index, low, high, *axis in zip(
+                load.indices, lo, hi, table.shape, table.strides, strict=True
+            )
         ]
         wide = [a for a, (low, high) in enumerate(bounds) if low is not high]
         if len(wide) > 1:
@@ -138,13 +150,19 @@ class VectorOps:
         if not wide:
             found = np.asarray(table[points]).astype(np.int64)
             return found, found
-        others = [low for axis, (low, _) in enumerate(bounds) if axis != wide[0]]
-        if len(wide) > 1 or any(low.ndim for low in others):
+        others = [low for axis, low in enumerate(points) if axis not in wide]
+        if len(wide) > 2 or any(low.ndim for low in others):
             return self._whole((load.table,), table)
-        at = tuple(slice(None) if axis == wide[0] else int(low) for axis, low in enumerate(points))
-        return self._row_range((load.table, wide[0], *others), table[at], *bounds[wide[0]])
+        part = table[tuple(slice(None) if a in wide else int(x) for a, x in enumerate(points))]
+        if len(wide) == 2:
+            return _boxes(part, bounds[wide[0]], bounds[wide[1]])
+        return self._row_range((load.table, wide[0], *others), part, *bounds[wide[0]])
 
-    def _bounds(self, index: Expr, lo: Array, hi: Array, size: int) -> tuple[Array, Array]:
+    def _bounds(
+        self, index: Expr, lo: Array, hi: Array, size: int, stride: int
+    ) -> tuple[Array, Array]:
+        if stride == 0:  # one element, however often
+            lo = hi = self.const(0)
         low = self._clamped(index, lo, size)
         return low, low if lo is hi else self._clamped(index, hi, size)
 
@@ -227,6 +245,25 @@ class VectorOps:
             for index, low, size in zip(load.indices, leading, table.shape, strict=False)
         ]
         return table[tuple(at)], (load.table, table.ndim - 1, *at)
+
+
+def _boxes(
+    table: Array, rows: tuple[Array, Array], columns: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """Return (least, largest) element of boxes of a matrix, a stripe of equal rows at a time."""
+    shape = np.broadcast_shapes(*(bound.shape for bound in (*rows, *columns)))
+    first, last, lo, hi = (np.broadcast_to(bound, shape).reshape(-1) for bound in (*rows, *columns))
+    last, hi = np.maximum(first, last), np.maximum(lo, hi)
+    least, largest = np.empty(first.size, np.int64), np.empty(first.size, np.int64)
+    order = np.lexsort((last, first))
+    differ = (np.diff(first[order]) != 0) | (np.diff(last[order]) != 0)
+    for alike in np.split(order, np.flatnonzero(differ) + 1) if order.size else ():
+        start = int(lo[alike].min())
+        stripe = table[first[alike[0]] : last[alike[0]] + 1, start : int(hi[alike].max()) + 1]
+        ends = lo[alike] - start, hi[alike] - start
+        least[alike] = _extreme(np.minimum, stripe.min(axis=0), *ends)
+        largest[alike] = _extreme(np.maximum, stripe.max(axis=0), *ends)
+    return least.reshape(shape), largest.reshape(shape)
 
 
 def _extreme(reduce: np.ufunc, row: Array, lo: Array, hi: Array) -> Array:
