@@ -2,8 +2,9 @@
 
 Products of one kernel are run over keys in the first-level cache and over keys in the second, and
 whole calls over few keys: what is left over after the multiply-adds is the end of a loop, the way
-of a line between caches, and what a panel costs beside its keys. A cycle is what the multiply-add
-ceiling, sampled in the same rounds, takes for as many multiply-adds as a core starts at once.
+of a line between caches, and what a panel costs beside its keys. Loads that wait for each other say
+how far away the shared cache and memory are. A cycle is what the multiply-add ceiling, sampled in
+the same rounds, takes for as many multiply-adds as a core starts at once.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ ROWS = 1024  # of a call whose q and out stay in the second-level cache
 NEAR, FAR = 1, 16  # register tiles of keys that the first-level cache holds, and that it does not
 FEW_KEYS, MORE_KEYS = 24, 48
 REPEATS = 1600  # register tiles in one call
+SHARED, MEMORY = 4 << 20, 128 << 20  # bytes that the shared cache holds, and that it does not
+LOADS = 20_000  # in one call
 
 Samples = Mapping[str, Sequence[Any]]
 
@@ -48,7 +51,31 @@ def calls() -> dict[str, Callable[[], object]]:
     for keys in (FEW_KEYS, MORE_KEYS):
         k, v = (rng.standard_normal((1, 1, keys, HEAD_DIM), dtype=np.float32) for _ in range(2))
         found[f"call of {keys}"] = partial(kernel, q, k, v, threads=1)
+    for size in (SHARED, MEMORY):
+        found[f"loads of {size}"] = _loads(size)
     return found
+
+
+def _loads(size: int) -> Callable[[], object]:
+    """Return a call that reads lines of so many bytes, each where the one before says."""
+    import numpy as np
+
+    from bench.ceilings import aligned
+    from bench.native import chase_loop
+    from sdpakit.backends.numba_cpu.machine import LINE
+
+    memory = aligned(size)
+    lines = memory.view(np.int64).reshape(-1, LINE // 8)
+    order = np.random.default_rng(0).permutation(len(lines))
+    lines[order, 0] = memory.ctypes.data + LINE * np.roll(order, -1)
+    chase, at = chase_loop(), memory.ctypes.data
+
+    def call() -> int:
+        nonlocal at  # the next call goes on from here, to lines that were not read lately
+        at = int(str(chase(at, LOADS)))
+        return len(memory)  # it stays alive as long as the call may be made
+
+    return call
 
 
 def _products(spec: Any, tiles: int) -> Callable[[], object]:
@@ -99,6 +126,8 @@ def figures(seconds: Mapping[str, float]) -> dict[str, float]:
         "loop_end": near - ideal,
         "line_l2": (far - near) / (rows * HEAD_DIM * 4 / LINE),
         "panel": (few - FEW_KEYS * (more - few) / (MORE_KEYS - FEW_KEYS)) / panels,
+        "shared_latency": seconds[f"loads of {SHARED}"] * hertz / LOADS,
+        "memory_latency": seconds[f"loads of {MEMORY}"] * hertz / LOADS,
         "gigahertz": hertz / 1e9,
     }
 

@@ -197,6 +197,33 @@ exit:
     return _compile(text, "read_loop", signature)
 
 
+def chase_loop() -> NativeFunction:
+    """Compile a loop of loads each of which says where the next one is.
+
+    Returns
+    -------
+    NativeFunction
+        `f(address, n)` does n loads, the first from an address, and returns what the last one says.
+    """
+    text = """
+define i64 @chase_loop(i64 %address, i64 %n) nounwind {
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i_next, %loop ]
+  %at = phi i64 [ %address, %entry ], [ %next, %loop ]
+  %p = inttoptr i64 %at to ptr
+  %next = load i64, ptr %p, align 8
+  %i_next = add i64 %i, 1
+  %more = icmp ult i64 %i_next, %n
+  br i1 %more, label %loop, label %exit
+exit:
+  ret i64 %next
+}
+"""
+    return _compile(text, "chase_loop", ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 2))
+
+
 def chain_loop(chains: int, steps: int = 64) -> NativeFunction:
     """Compile a loop of integer operations in some chains that do not depend on each other.
 

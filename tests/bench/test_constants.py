@@ -23,6 +23,8 @@ def test_constants_are_what_is_left_over_after_the_multiply_adds(monkeypatch):
         "ceiling": FLOPS / (2 * issue.arithmetic * lanes),
         f"products of {constants.NEAR}": constants.REPEATS * (ideal + 20),
         f"products of {constants.FAR}": constants.REPEATS * (ideal + 20 + 1.5 * lines),
+        f"loads of {constants.SHARED}": constants.LOADS * 120,
+        f"loads of {constants.MEMORY}": constants.LOADS * 250,
         f"call of {constants.FEW_KEYS}": panels * (4000 + 100 * constants.FEW_KEYS),
         f"call of {constants.MORE_KEYS}": panels * (4000 + 100 * constants.MORE_KEYS),
     }
@@ -30,6 +32,8 @@ def test_constants_are_what_is_left_over_after_the_multiply_adds(monkeypatch):
     assert found["loop_end"] == pytest.approx(20)
     assert found["line_l2"] == pytest.approx(1.5)
     assert found["panel"] == pytest.approx(4000)
+    assert found["shared_latency"] == pytest.approx(120)
+    assert found["memory_latency"] == pytest.approx(250)
     assert found["gigahertz"] == pytest.approx(2.0)
 
 
