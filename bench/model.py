@@ -21,6 +21,7 @@ from rich.table import Table
 
 import sdpakit
 from bench.calm import ENOUGH_QUIET
+from bench.inputs import make
 from bench.results import OURS, Document, ResultRecord
 from bench.targets import spec_of
 from bench.workloads import Workload
@@ -89,10 +90,12 @@ def rows(documents: Iterable[Document]) -> list[Row]:
 
 
 def explain(workload: Workload) -> Mapping[str, Any]:
-    """Return what the kernel of a workload says of its call with one thread."""
+    """Return what the kernel of a workload says of its call with one thread, mask included."""
     kernel = sdpakit.compile(spec_of(sdpakit, workload), backend="numba_cpu")
     w = workload
     given: dict[str, Any] = {"batch": w.batch, "q_len": w.q_len, "kv_len": w.kv_len, "threads": 1}
+    if w.mask in ("random", "documents"):  # which tiles these leave out stands in the array
+        given["mask"] = make(w).mask
     if w.bias != "none":  # an array that takes no memory
         heads = 1 if w.bias == "shared" else w.q_heads
         given["bias"] = np.broadcast_to(np.float32(0), (1, heads, w.q_len, w.kv_len))
@@ -108,14 +111,14 @@ def _expected(entry: ResultRecord, hertz: float | None) -> float | None:
         return None
     facts = explain(workload)
     if workload.resource == "fma":
-        return workload.flops / (facts["cycles"] * facts["peak_a_cycle"])
+        return float(workload.flops / (facts["cycles"] * facts["peak_a_cycle"]))
     rate = entry["ceiling"]["rate"]
     if hertz is None or rate is None:
         return None
     reading = workload.kv_bytes / (rate / hertz)
     arithmetic = facts["parts"]["reading"] + facts["parts"].get("products beyond it", 0)
     fixed = facts["cycles"] - arithmetic
-    return reading / (max(reading, facts["products_beside_reading"]) + fixed)
+    return float(reading / (max(reading, facts["products_beside_reading"]) + fixed))
 
 
 def _hertz(entries: Iterable[ResultRecord]) -> float | None:

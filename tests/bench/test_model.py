@@ -65,6 +65,14 @@ def test_the_file_says_what_memory_yields():
     assert len(model.rows([run_of(DECODE, 0.5, rate=1e9)])) == 0  # nothing says what a cycle is
 
 
+def test_the_model_is_given_the_array_of_a_mask():
+    """Of masked documents it counts the tiles that the array leaves out."""
+    noise, documents = select(None, ["f32_l2048_d64_mask", "f32_l2048_d64_mask_documents"])
+    of_documents, of_noise = model.explain(documents), model.explain(noise)
+    assert of_documents["parts"]["products"] < 0.4 * of_noise["parts"]["products"]
+    assert of_documents["parts"]["classes"] > 2 * of_noise["parts"]["classes"]
+
+
 def test_the_latest_run_of_one_thread_counts():
     runs = [prefill_run(0.25), prefill_run(0.5), prefill_run(0.75, threads=2)]
     assert [row.measured for row in model.rows(runs)] == [pytest.approx(0.5)]

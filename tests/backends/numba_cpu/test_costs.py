@@ -340,6 +340,50 @@ def test_heads_that_stand_in_as_rows_share_panels():
     assert together["cycles"] < apart["cycles"] / 4
 
 
+def dense(mask=None, q_len=512, threads=1, options=None, **fields):
+    """The facts of a call with a dense mask."""
+    spec = sk.AttentionSpec(q_heads=4, head_dim=64, mask=sk.Dense(), **fields)
+    kernel = sk.compile(spec, backend="numba_cpu", options=options or {})
+    given = {} if mask is None else {"mask": mask}
+    return kernel.explain(q_len=q_len, kv_len=1024, threads=threads, **given)
+
+
+def test_a_dense_mask_is_expected_to_cost_what_its_tiles_do():
+    rng = np.random.default_rng(0)
+    blocks = np.arange(512)[:, None] // 64 == np.arange(1024)[None, :] // 64
+    masks = {
+        "all": np.ones((1, 1, 512, 1024), bool),
+        "some": rng.random((1, 1, 512, 1024)) < 0.5,
+        "few": blocks[None, None],
+        "none": np.zeros((1, 1, 512, 1024), bool),
+    }
+    facts = {name: dense(mask) for name, mask in masks.items()}
+    cycles = {name: found["expected"]["cycles"] for name, found in facts.items()}
+    assert cycles["none"] < cycles["few"] < min(cycles["all"], cycles["some"]) / 2
+    assert facts["all"]["tiles"]["full"] == sum(facts["all"]["tiles"].values())
+    assert facts["none"]["tiles"]["empty"] == sum(facts["none"]["tiles"].values())
+    for name in ("all", "few", "none"):  # what has no tile that is mixed is read to its end
+        assert (
+            facts[name]["expected"]["parts"]["classes"]
+            > facts["some"]["expected"]["parts"]["classes"]
+        )
+
+
+def test_what_is_expected_of_a_mask_that_is_not_given_says_what_it_assumes():
+    found, mixed = dense(), dense(np.arange(1024)[None, None, None] % 2 == 0)
+    assert "every tile" in found["assumed"]
+    assert "assumed" not in mixed
+    assert found["tiles"]["partial"] == sum(found["tiles"].values())
+    assert found["tiles"] == mixed["tiles"]
+
+
+def test_tiles_that_are_too_large_to_be_read_count_as_partial():
+    nothing = np.zeros((1, 1, 512, 1024), bool)
+    block = 8192 // dense()["block_q"] + 192
+    large = dense(nothing, options={"block_kv": block})["expected"]["cycles"]
+    assert large > 2 * dense(nothing)["expected"]["cycles"]
+
+
 # ------------------------------------------------------------------ what is shown
 
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 # is enough for a tile of a dense mask, and far less work than the products of the tile.
 LARGEST_SCAN = 8192
 
-_BLOCK = 16  # booleans that are read together
-_BYTES = ir.VectorType(ir.IntType(8), _BLOCK)
+SCAN_BLOCK = 16  # booleans that are read together
+_BYTES = ir.VectorType(ir.IntType(8), SCAN_BLOCK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +261,9 @@ class _Scan:
         The last block is moved back to end with the row: no harm in reading an element twice.
         """
         e, b = self.e, self.e.b
-        size = e.c(_BLOCK)
+        size = e.c(SCAN_BLOCK)
         adjacent = e.and_(e.icmp("==", stride, e.c(1)), e.icmp("<=", size, count))
-        blocks = e.select(adjacent, b.sdiv(e.iadd(count, e.c(_BLOCK - 1)), size), e.c(0))
+        blocks = e.select(adjacent, b.sdiv(e.iadd(count, e.c(SCAN_BLOCK - 1)), size), e.c(0))
         nothing = constant(_BYTES, 0)
 
         def body(index: Value, seen: list[Value]) -> list[Value]:
@@ -273,7 +273,7 @@ class _Scan:
             return [e.or_(seen[0], is_zero), e.or_(seen[1], block)]
 
         seen = e.loop(blocks, body, [nothing, nothing], name="blocks")
-        whole = ir.IntType(8 * _BLOCK)
+        whole = ir.IntType(8 * SCAN_BLOCK)
         false, true = (b.icmp_signed("!=", b.bitcast(x, whole), whole(0)) for x in seen)
         found = [e.select(false, e.c(0), found[0]), e.select(true, e.c(1), found[1])]
         return e.select(adjacent, e.c(0), count), found

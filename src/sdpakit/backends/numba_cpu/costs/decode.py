@@ -12,12 +12,10 @@ from dataclasses import dataclass
 
 from sdpakit.backends.numba_cpu.costs.choice import LINE_L2, LOOP_END, STEP_FIXED
 from sdpakit.backends.numba_cpu.costs.counts import Work
-from sdpakit.backends.numba_cpu.costs.prefill import CALL_FIXED, Parts
+from sdpakit.backends.numba_cpu.costs.prefill import CALL_FIXED, MEMORY_LATENCY, Parts
 from sdpakit.backends.numba_cpu.decode.layout import MANY, RUN_KEYS, TILE_KEYS, DecodeLayout
 from sdpakit.backends.numba_cpu.machine import LINE, Core
 
-# Cycles until a line that nobody asked for ahead is there: about 100 ns.
-MEMORY_LATENCY = 250.0
 # A tile goes from keys to values and back: each time the stream begins anew.
 TILE_WAITS = 2
 # A chunk begins with queries, states and the description of the call.

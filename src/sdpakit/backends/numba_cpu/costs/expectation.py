@@ -22,13 +22,18 @@ from sdpakit.backends.numba_cpu.costs.prefill import (
 )
 from sdpakit.backends.numba_cpu.decode.layout import TILE_KEYS, DecodeLayout
 from sdpakit.backends.numba_cpu.lower_expr import staged_loads
+from sdpakit.backends.numba_cpu.lower_ranges import LARGEST_SCAN
 from sdpakit.backends.numba_cpu.machine import caches, core
+from sdpakit.expr.nodes import Load, postorder
+from sdpakit.passes.intervals import reads
 from sdpakit.passes.tilemap import Sizes, TileMap, tile_map
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Call
     from sdpakit.backends.numba_cpu.lower import Plan
     from sdpakit.backends.numba_cpu.schedule import Partition, Shape
+
+_PAIR = (frozenset({"q"}), frozenset({"k"}))
 
 # The functions of the products name their widths.
 _PRODUCT = re.compile(r"^(qk|pv)_\w+")
@@ -83,6 +88,7 @@ class Expectation:
 def step_costs(plan: Plan, text: str, call: Call) -> StepCosts:
     """Return the costs of the steps of a kernel with the tables of a call."""
     layout = plan.layout
+    is_read = _is_read(call, layout.width, layout.block_kv)
     read_by_logit = staged_loads(plan.program.logit)
     return StepCosts(
         layout,
@@ -92,6 +98,7 @@ def step_costs(plan: Plan, text: str, call: Call) -> StepCosts:
         plan.is_fast,
         mask_only=not any(load in read_by_logit for load in plan.staged),
         table_bytes=float(sum(_table_bytes(call.tables[load.table]) for load in plan.staged)),
+        scanned={name: call.tables[name] for name in _pair_tables(plan) if is_read},
     )
 
 
@@ -112,8 +119,9 @@ def expect_prefill(
         How it is dealt out.
     """
     layout = plan.layout
-    fine = _map(plan, call, layout.width, layout.rows)
-    tiles = _tiles(plan, call, shape, parts, fine)
+    classes = _classes(plan, call)
+    tiles = _tiles(plan, call, shape, parts, classes)
+    fine = classes.found_fine
     pairs = (fine.full + fine.partial / 2) * layout.rows * layout.width
     dense = float((call.q_len * call.kv_len).sum()) * call.q.shape[1]
     flops = 2 * (layout.head_dim + layout.v_head_dim) * min(pairs, dense)
@@ -144,7 +152,8 @@ def expect_decode(plan: Plan, text: str, call: Call, chunks: int, rows: int) -> 
     """
     layout = DecodeLayout(plan.layout)
     costs = DecodeCosts(layout, core(layout.isa), _works(text, layout.isa.vector_bytes))
-    found = _map(plan, call, call.q_rows, TILE_KEYS)
+    is_read = _is_read(call, call.q_rows, TILE_KEYS)
+    found = _map(plan, call, call.q_rows, TILE_KEYS, reads_pairs=is_read)
     group = call.q.shape[1] / call.k.shape[1]
     tiles = (found.full + found.partial) / group
     keys = min(tiles * TILE_KEYS, float(call.kv_len.sum()) * call.k.shape[1])
@@ -170,28 +179,71 @@ def _without_widths(works: Mapping[str, Work]) -> dict[str, Work]:
     return {_PRODUCT.sub(r"\1", name): work for name, work in works.items()}
 
 
-def _map(plan: Plan, call: Call, q_tile: int, k_tile: int) -> TileMap:
+def _pair_tables(plan: Plan) -> frozenset[str]:
+    """Return the tables of rows and keys that the mask reads."""
+    return frozenset(
+        node.table
+        for node in postorder(plan.program.mask)
+        if isinstance(node, Load)
+        and all(any(reads(index, name) for index in node.indices) for name in _PAIR)
+    )
+
+
+def _is_read(call: Call, q_tile: int, k_tile: int) -> bool:
+    """Return whether the kernel reads a table of rows and keys to find the class of a tile."""
+    return min(q_tile, call.q_rows) * min(k_tile, call.kv_rows) <= LARGEST_SCAN
+
+
+def _map(plan: Plan, call: Call, q_tile: int, k_tile: int, *, reads_pairs: bool = True) -> TileMap:
+    """Return the classes of tiles, with or without a look into tables of rows and keys."""
     heads = call.q.shape[1]
     sizes = Sizes(heads, call.q_rows, call.kv_rows, call.q_len, call.kv_len, call.q_offset)
+    unread = call.stood_in if reads_pairs else call.stood_in | _pair_tables(plan)
     scalars, tables = call.scalars, call.tables
-    return tile_map(plan.program, sizes, scalars, tables, q_tile=q_tile, k_tile=k_tile)
+    return tile_map(
+        plan.program, sizes, scalars, tables, q_tile=q_tile, k_tile=k_tile, unread=unread
+    )
 
 
-def _tiles(plan: Plan, call: Call, shape: Shape, parts: Partition, fine: TileMap) -> Tiles:
+@dataclass(frozen=True, slots=True)
+class _Classes:
+    """Classes of the tiles of a panel and of those of its register tiles (`fine`).
+
+    `proven` are those before a look into tables of rows and keys, `found` those after it.
+    """
+
+    proven: TileMap
+    found: TileMap
+    proven_fine: TileMap
+    found_fine: TileMap
+
+
+def _classes(plan: Plan, call: Call) -> _Classes:
+    width, block, rows = plan.layout.width, plan.layout.block_kv, plan.layout.rows
+    proven, fine = (_map(plan, call, width, keys, reads_pairs=False) for keys in (block, rows))
+    if not _pair_tables(plan) - call.stood_in or not _is_read(call, width, block):
+        return _Classes(proven, proven, fine, fine)
+    return _Classes(proven, _map(plan, call, width, block), fine, _map(plan, call, width, rows))
+
+
+def _tiles(plan: Plan, call: Call, shape: Shape, parts: Partition, classes: _Classes) -> Tiles:
     """Return what the panels of a call compute, and what is packed for them."""
-    layout, heads = plan.layout, call.q.shape[1]
-    coarse = _map(plan, call, layout.width, layout.block_kv)
-    row_tiles = -(-call.q_len // layout.width)
+    width, block, heads = plan.layout.width, plan.layout.block_kv, call.q.shape[1]
+    proven, found = classes.proven, classes.found
+    row_tiles = -(-call.q_len // width)
     rows, row_heads = call.q_len * shape.heads_as_rows, heads // shape.heads_as_rows
-    panels = int((-(-rows // layout.width)).sum()) * row_heads
+    panels = int((-(-rows // width)).sum()) * row_heads
     # Query heads that stand in as rows share panels, and so the tiles of these.
     shared = panels / max(1, int(row_tiles.sum()) * heads)
-    computed = (fine.full + fine.partial) * layout.rows
-    key_tiles = -(-call.kv_len // layout.block_kv)
+    key_tiles = -(-call.kv_len // block)
     of_last = float((row_tiles * (key_tiles > 0)).sum() / max(1, (row_tiles * key_tiles).sum()))
-    last_keys = float((call.kv_len - np.maximum(key_tiles - 1, 0) * layout.block_kv).mean())
-    full_keys = (1 - of_last) * layout.block_kv + of_last * last_keys
-    partial = min(full_keys, max(0.0, computed - coarse.full * full_keys) / max(1, coarse.partial))
+    last_keys = float((call.kv_len - np.maximum(key_tiles - 1, 0) * block).mean())
+    full_keys = (1 - of_last) * block + of_last * last_keys
+    # Of a tile that no proof decides, what lies beyond the keys that rows may see is left out.
+    seen_keys = (classes.proven_fine.full + classes.proven_fine.partial) * plan.layout.rows
+    undecided = max(0.0, seen_keys - proven.full * full_keys)
+    partial = min(full_keys, undecided / max(1, proven.partial))
+    computed = proven.full * full_keys + (found.full - proven.full + found.partial) * partial
     seen = min(1.0, computed / max(1.0, float((call.kv_len * row_tiles).sum()) * heads))
     items = shape.kv_heads * parts.row_chunks * parts.head_chunks
     # Items of one row chunk see all keys that any row sees; those of many see what a row sees.
@@ -199,10 +251,13 @@ def _tiles(plan: Plan, call: Call, shape: Shape, parts: Partition, fine: TileMap
     return Tiles(
         panels=panels,
         panel_rows=float(rows.sum()) * row_heads / max(1, panels),
-        full=coarse.full * shared * (1 - of_last),
-        last=coarse.full * shared * of_last,
-        partial=coarse.partial * shared,
+        full=proven.full * shared * (1 - of_last),
+        last=proven.full * shared * of_last,
+        partial=found.partial * shared,
+        found_full=(found.full - proven.full) * shared,
+        found_empty=(found.empty - proven.empty) * shared,
         last_keys=last_keys,
         partial_keys=partial,
+        rows=min(width, call.q_rows),
         packed_rows=packed,
     )

@@ -10,10 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from sdpakit.backends.numba_cpu.costs.choice import LINE_L2, LOOP_END, STEP_FIXED
 from sdpakit.backends.numba_cpu.costs.counts import Work
 from sdpakit.backends.numba_cpu.layout import PanelLayout
+from sdpakit.backends.numba_cpu.lower_ranges import SCAN_BLOCK
 from sdpakit.backends.numba_cpu.machine import LINE, Caches, Core
 from sdpakit.backends.numba_cpu.microkernels import PV_STEPS, qk_rounds
 from sdpakit.backends.numba_cpu.schedule import ScratchPlan, panel_bytes
@@ -27,6 +31,10 @@ CALL_FIXED = 10_000.0
 # the cache that all cores share about half of that.
 MEMORY_BYTES = 4.0
 SHARED_BYTES = 8.0
+# Cycles until a line is there that nobody asked for ahead, the place of its page included, as
+# `bench.constants` found it: from memory, and from 4 MiB in a cache that neighbours share.
+MEMORY_LATENCY = 340.0
+SHARED_LATENCY = 260.0
 
 Parts = dict[str, float]
 
@@ -34,6 +42,13 @@ Parts = dict[str, float]
 def bytes_per_cycle(size: float, sizes: Caches) -> float:
     """Return how fast one core reads so many bytes again and again, from where they fit."""
     return SHARED_BYTES if size <= sizes.l3 / 2 else MEMORY_BYTES
+
+
+def first_line(size: float, sizes: Caches) -> float:
+    """Return the cycles of a wait for a line of so many bytes that are read again and again."""
+    if size <= sizes.l2 / 2:
+        return 0.0
+    return SHARED_LATENCY if size <= sizes.l3 / 2 else MEMORY_LATENCY
 
 
 @dataclass(frozen=True)
@@ -54,6 +69,8 @@ class StepCosts:
         Whether logits are scaled products, and whether staged tables are read by the mask alone.
     table_bytes : float
         Size of the staged tables.
+    scanned : mapping of str to ndarray
+        Tables of rows and keys that are read to find the class of a tile.
     """
 
     layout: PanelLayout
@@ -63,6 +80,7 @@ class StepCosts:
     is_fast: bool
     mask_only: bool
     table_bytes: float
+    scanned: Mapping[str, np.ndarray[Any, Any]]
 
     def round(self, function: str, loop: str) -> float:
         """Return the cycles of one round of a loop, 0 where the kernel has none of the name."""
@@ -132,6 +150,30 @@ class StepCosts:
         moved = sum(DTYPES[dtype].itemsize for dtype in layout.dense) * n * layout.width
         return blocks + moved / bytes_per_cycle(self.table_bytes, self.caches)
 
+    def look(self, keys: float, rows: int, *, mixed: bool) -> float:
+        """Return the cycles of finding the class of a tile in the tables that decide it.
+
+        Parameters
+        ----------
+        keys : float
+            Keys of the tile.
+        rows : int
+            Its rows.
+        mixed : bool
+            Whether the tile is PARTIAL: the first row is taken for one that shows it.
+        """
+        cycles = 0.0
+        for name, table in self.scanned.items():
+            blocks = table.dtype == np.bool_ and table.strides[-1] in (0, table.itemsize)
+            rounds = math.ceil(keys / SCAN_BLOCK) if blocks else keys
+            inner = self.round(f"range_{name}", "blocks" if blocks else f"axis{table.ndim - 1}")
+            outer = self.round(f"range_{name}", f"axis{table.ndim - 2}")
+            read = 1 if mixed else rows
+            # A row is asked for when the one before is known not to decide: each waits anew.
+            wait = first_line(math.prod(table.shape) * table.itemsize, self.caches)
+            cycles += rows * outer + read * (rounds * inner + LOOP_END + wait)
+        return cycles
+
     def _state_lines(self) -> float:
         """Return the lines of the state of a panel that a step brings near and takes away.
 
@@ -181,8 +223,12 @@ class Tiles:
     full, last, partial : float
         Tiles of keys that panels meet: FULL ones that are whole, those at the end of the keys, and
         PARTIAL ones.
+    found_full, found_empty : float
+        Tiles that are so by what the arrays of the mask hold, which are read to find it.
     last_keys, partial_keys : float
-        Keys that are computed of one at the end, and of a PARTIAL one, on the average.
+        Keys that are computed of one at the end, and of one that no proof decides, on the average.
+    rows : int
+        Rows of a tile for which arrays are read.
     packed_rows : float
         Keys that are packed, over all items.
     """
@@ -192,8 +238,11 @@ class Tiles:
     full: float
     last: float
     partial: float
+    found_full: float
+    found_empty: float
     last_keys: float
     partial_keys: float
+    rows: int
     packed_rows: float
 
 
@@ -211,12 +260,16 @@ def call_parts(costs: StepCosts, tiles: Tiles) -> Parts:
     kinds = (
         (tiles.full, costs.layout.block_kv, False),
         (tiles.last, tiles.last_keys, False),
+        (tiles.found_full, tiles.partial_keys, False),
         (tiles.partial, tiles.partial_keys, True),
     )
     for count, keys, partial in kinds:
         if count and keys:
             for name, cycles in _mean_step(costs, keys, partial=partial).items():
                 parts[name] = parts.get(name, 0.0) + count * cycles
+    whole = costs.look(tiles.partial_keys, tiles.rows, mixed=False)
+    mixed = costs.look(tiles.partial_keys, tiles.rows, mixed=True)
+    parts["classes"] = (tiles.found_full + tiles.found_empty) * whole + tiles.partial * mixed
     parts["packing"] = costs.pack(tiles.packed_rows)
     parts["rows"] = tiles.panels * costs.panel(math.ceil(tiles.panel_rows))
     parts["call"] = CALL_FIXED
