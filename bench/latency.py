@@ -64,7 +64,7 @@ class Processes:
         return facts | {"slowdown": max(slowdown, self._neighbours.slowdown())}
 
     def forget_kernels(self) -> None:
-        """Empty the cache of kernels; that of the driver stays."""
+        """Empty the cache of kernels and drivers; that of Numba stays."""
         for path in sorted(self._folder.glob("sdpakit/**/*"), reverse=True):
             path.unlink() if path.is_file() else path.rmdir()
 

@@ -21,12 +21,12 @@ def test_a_failing_probe_says_why(tmp_path, alone):
         Processes(tmp_path, alone()).probe("nothing")
 
 
-def test_forgetting_kernels_keeps_the_driver(tmp_path, alone):
-    for name in ("sdpakit/cpu/a.o", "numba/driver.nbc"):
+def test_forgetting_kernels_keeps_the_worker(tmp_path, alone):
+    for name in ("sdpakit/cpu/a.o", "numba/worker.nbc"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_bytes(b"x")
     Processes(tmp_path, alone()).forget_kernels()
-    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["driver.nbc"]
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["worker.nbc"]
 
 
 def test_modules_of_machine_code_are_counted():

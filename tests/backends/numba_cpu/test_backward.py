@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import sdpakit as sk
-from sdpakit.backends.numba_cpu import schedule
+from sdpakit.backends.numba_cpu import schedule, workers
 from sdpakit.backends.numba_cpu.backward import driver, launcher
 from sdpakit.backends.numba_cpu.backward.layout import backward_layout
 from sdpakit.backends.numba_cpu.backward.rows import prepare_rows
+from sdpakit.backends.numba_cpu.codegen import compile_kernel
 from sdpakit.backends.numba_cpu.isa import available_isas, select_isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 
@@ -143,11 +144,13 @@ def test_scratch_of_a_thread_is_bounded(dtype, width):
 def test_a_thread_that_comes_too_late_leaves_the_scratch_alone():
     d = np.zeros(driver.FIELDS, np.int64)
     d[driver.WIDTH], d[driver.ELEMENT_BYTES], d[driver.ROW_BYTES] = 16, 4, 64
+    walk = compile_kernel(driver.WALK, select_isa())
+    d[workers.RUN_ITEM] = walk.address("run_item")
     scratch = np.full(1024, 7.0, np.float32)
-    driver.worker()(d.ctypes.data, scratch.ctypes.data)
+    workers.worker()(d.ctypes.data, scratch.ctypes.data, 0, 0, 0, 0)
     assert (scratch == 7.0).all()
-    assert d[driver.NEXT_ITEM] == 1
-    assert d[driver.DONE_ITEMS] == 0
+    assert d[workers.NEXT_ITEM] == 1
+    assert d[workers.DONE_ITEMS] == 0
 
 
 @pytest.mark.parametrize("kept", [0, 2**30])

@@ -1,16 +1,16 @@
-"""The driver works where Numba cannot keep its compiled form, and says so once."""
+"""The worker runs where Numba cannot keep its compiled form, and says so once; descriptors."""
 
+import ast
 import pickle
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
-from sdpakit.backends.numba_cpu import abi, driver, workers
+from sdpakit.backends.numba_cpu import driver, workers
+from sdpakit.backends.numba_cpu.backward import driver as backward_driver
+from sdpakit.backends.numba_cpu.decode import driver as decode_driver
 from sdpakit.errors import CacheWarning
-
-NUMBERS_OF_ABI = {
-    name.removeprefix("FLAG_"): value for name, value in vars(abi).items() if name.isupper()
-}
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_without_a_cache_it_is_compiled_anew_with_a_warning(monkeypatch, error):
 
     monkeypatch.setattr(workers, "njit", njit)
     with pytest.warns(CacheWarning, match="set NUMBA_CACHE_DIR"):
-        assert driver.worker.__wrapped__() is driver._work
+        assert workers.worker.__wrapped__() is workers._work
     assert asked == [True, False]
 
 
@@ -68,7 +68,7 @@ def test_without_a_home_numba_is_not_asked_to_make_a_folder_of_that_name(
     )
     expected = pytest.warns(CacheWarning, match="Could not determine home directory")
     with nullcontext() if asked[0] else expected:
-        assert driver.worker.__wrapped__() is driver._work
+        assert workers.worker.__wrapped__() is workers._work
     assert found == asked
 
 
@@ -78,19 +78,19 @@ def test_a_fault_of_the_code_is_not_taken_for_one_of_the_cache(monkeypatch):
 
     monkeypatch.setattr(workers, "njit", njit)
     with pytest.warns(CacheWarning), pytest.raises(RuntimeError, match="a fault of the code"):
-        driver.worker.__wrapped__()
+        workers.worker.__wrapped__()
 
 
-def test_fields_of_the_descriptor_have_places_of_their_own():
-    places = {
-        name: value
-        for name, value in vars(driver).items()
-        if name.isupper() and isinstance(value, int) and not name.startswith("_")
-    }
-    others = {"FIELDS", "OBJECT_HEAD", "CACHE_LINE", *NUMBERS_OF_ABI}
-    fields = [value for name, value in places.items() if name not in others]
-    assert sorted(fields) == list(range(driver.FIELDS))
-
-
-def test_numbers_that_stand_in_two_files_agree():
-    assert {name: getattr(driver, name) for name in NUMBERS_OF_ABI} == NUMBERS_OF_ABI
+@pytest.mark.parametrize("module", [driver, decode_driver, backward_driver])
+def test_fields_of_a_descriptor_have_places_of_their_own(module):
+    """The worker's come first, then those that the assignment at the head of the driver names."""
+    source = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    fields = next(
+        [name.id for name in node.targets[0].elts]
+        for node in source.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Tuple)
+        and node.targets[0].elts[-1].id == "FIELDS"
+    )
+    places = [getattr(module, name) for name in fields]
+    assert places == list(range(workers.OWN_FIELDS, module.FIELDS + 1))

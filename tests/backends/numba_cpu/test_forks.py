@@ -14,7 +14,7 @@ from tests.backends.numba_cpu.kernels import function, of_text
 
 import sdpakit as sk
 from sdpakit import compiler
-from sdpakit.backends.numba_cpu import codegen, driver, forks, launcher, objectcache
+from sdpakit.backends.numba_cpu import codegen, forks, objectcache, workers
 from sdpakit.backends.numba_cpu.isa import select_isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 
@@ -109,16 +109,16 @@ def test_a_child_compiles_the_very_spec_that_a_thread_was_compiling(monkeypatch)
         assert child_does(lambda: attend(21)) == 0
 
 
-def test_a_fork_waits_until_the_driver_is_built(monkeypatch):
+def test_a_fork_waits_until_the_worker_is_built(monkeypatch):
     started, built = threading.Event(), []
 
-    def slow(made=driver.worker):
+    def slow(made=workers.worker):
         started.set()
         time.sleep(0.3)
         built.append(True)
         return made()
 
-    monkeypatch.setattr(launcher.driver, "worker", slow)
+    monkeypatch.setattr(workers, "worker", slow)
     compiler.clear()
     thread = threading.Thread(target=attend, args=(5,))
     thread.start()

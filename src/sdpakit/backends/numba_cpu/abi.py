@@ -1,7 +1,4 @@
-"""Numbers that generated code, the driver and whoever prepares its memory agree on.
-
-The driver repeats them, as it has to stand alone (see there); a test holds the two together.
-"""
+"""Numbers that generated code, the driver and whoever prepares its memory agree on."""
 
 from __future__ import annotations
 

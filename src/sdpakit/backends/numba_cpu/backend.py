@@ -1,4 +1,4 @@
-"""The numba_cpu backend: SIMD micro-kernels by llvmlite, walked by one function of Numba."""
+"""The numba_cpu backend: SIMD micro-kernels and drivers by llvmlite, a worker by Numba."""
 
 from __future__ import annotations
 

@@ -1,34 +1,34 @@
-"""The walk over items, KV tiles and panels, compiled once for every spec.
+"""The walk over an item, its KV tiles and panels, compiled once for every spec.
 
 All sizes, strides and addresses of generated functions come in an int64 descriptor, so this file
-knows no dtype, no head width and no mask, and its compiled form is kept on disk by Numba. Where a
-batch entry lies comes with it: first row, first key, or pages (RAGGED-1, PAGED-1). An item is a
-range of query rows of a range of query heads that read one kv head. For each item, KV tiles are
-packed once, a group of them at a time, and met by every panel of the item that sees keys of it; a
-panel is opened before the first such group and closed after the last. Tiles lie on an absolute
-grid and a panel starts at a multiple of its width, so neither the partition into items nor the
-groups of tiles ever show in the bits (DET-1).
-
-Numba recompiles when this file changes, and only then: whatever the compiled code depends on
-(offsets, the numbers of `abi`) has to stay in this file, but for instructions whose meaning will
-not change.
+knows no dtype, no head width and no mask, and its compiled form is kept as that of any module of a
+kernel. What may stand in it is said in `inlining.py`. Where a batch entry lies comes with it: first
+row, first key, or pages (RAGGED-1, PAGED-1). An item is a range of query rows of a range of query
+heads that read one kv head. For each item, KV tiles are packed once, a group of them at a time, and
+met by every panel of the item that sees keys of it; a panel is opened before the first such group
+and closed after the last. Tiles lie on an absolute grid and a panel starts at a multiple of its
+width, so neither the partition into items nor the groups of tiles ever show in the bits (DET-1).
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from sdpakit.backends.numba_cpu import inlining
+from sdpakit.backends.numba_cpu.abi import (
+    FLAG_FIRST_SHIFT,
+    FLAG_NONFINITE_V,
+    FLAG_PARTIAL,
+    M_UNIT,
+    RANGE_BYTES,
+)
+from sdpakit.backends.numba_cpu.functions import new_module
+from sdpakit.backends.numba_cpu.inlining import inner
 from sdpakit.backends.numba_cpu.instructions import (
     call,
-    fetch_add,
     float_of,
     get,
-    inner,
     load_float32,
     load_float64,
     load_int,
@@ -37,13 +37,11 @@ from sdpakit.backends.numba_cpu.instructions import (
     store_float64,
     store_int,
 )
-from sdpakit.backends.numba_cpu.workers import compiled
+from sdpakit.backends.numba_cpu.recipes import KernelRecipe, ModuleRecipe
+from sdpakit.backends.numba_cpu.workers import DONE_ITEMS, NEXT_ITEM, OWN_FIELDS
 
 # Fields of the descriptor. X, X_B, X_H, X_I, X_D: address and byte strides of an array.
 (
-    NEXT_ITEM,  # counter: the next item that nobody has taken
-    DONE_ITEMS,  # counter: items that are done
-    ITEMS,
     BATCH,
     KV_HEADS,
     GROUP,  # query heads for each kv head (SHAPE-2)
@@ -142,14 +140,7 @@ from sdpakit.backends.numba_cpu.workers import compiled
     E1_AT,
     P2_AT,
     FIELDS,
-) = range(101)
-
-# As in abi.py.
-PARTIAL = 1
-NONFINITE_V = 2
-FIRST_SHIFT = 8
-M_UNIT = 4
-RANGE_BYTES = 32
+) = range(OWN_FIELDS, OWN_FIELDS + 98)
 
 OBJECT_HEAD = object.__basicsize__  # bytes of the head that every object of Python starts with
 CACHE_LINE = 64
@@ -334,7 +325,7 @@ def _step_flags(d: int, item: Item, panel: Any, ranges: int, tile: int, n: int) 
     if first >= end:
         return 0, 0
     full = load_int(ranges + 16) <= tile + first and tile + end <= load_int(ranges + 24)
-    flags = first << FIRST_SHIFT
+    flags = first << FLAG_FIRST_SHIFT
     if full:
         return flags, end
     if get(d, TILE_CLASS) != 0:
@@ -346,7 +337,7 @@ def _step_flags(d: int, item: Item, panel: Any, ranges: int, tile: int, n: int) 
             return 0, 0
         if found & 2 == 0:  # every pair is attended
             return flags, end
-    return flags | PARTIAL, end
+    return flags | FLAG_PARTIAL, end
 
 
 @inner
@@ -362,7 +353,7 @@ def _pack_tile(d: int, item: Item, scratch: int, tile: int, n: int, pair: int) -
         target = pair + get(d, V_IN_PAIR)
         found |= call(get(d, PACK_V), (v, get(d, V_J), get(d, V_D), run, target, staging, row))
         row = end
-    return found * NONFINITE_V
+    return found * FLAG_NONFINITE_V
 
 
 @inner
@@ -494,7 +485,7 @@ def _run_group(d: int, item: Item, scratch: int, start: int, lo: int, hi: int) -
     end = min(start + get(d, TILE_GROUP) * block, hi)
     tiles = max(0, (end - start + block - 1) // block)
     for slot in range(tiles):
-        store_int(scratch + get(d, PACKED_AT) + 8 * slot, np.int64(-1))  # not packed yet
+        store_int(scratch + get(d, PACKED_AT) + 8 * slot, -1)  # not packed yet
     panels = item.heads * item.panels
     later = end  # the next key to fetch for the next group
     stop = min(end + tiles * block, hi)
@@ -521,6 +512,7 @@ def _run_group(d: int, item: Item, scratch: int, start: int, lo: int, hi: int) -
 
 @inner
 def _run_item(d: int, number: int, scratch: int) -> None:
+    """Run an item."""
     item = _item(d, number)
     lo, hi = _find_all_ranges(d, item, scratch)
     hi = max(lo, hi)  # where no key is seen, one group whose tiles nobody meets writes the rows
@@ -533,7 +525,7 @@ def _run_item(d: int, number: int, scratch: int) -> None:
 
 
 @inner
-def _rebind(d: int, arrays: Any) -> None:
+def _rebind(d: int, _scratch: int, q: int, k: int, v: int, out: int) -> None:
     """Make the descriptor at `d` one of a call that nobody has begun, of other arrays alike.
 
     The arrays are objects of NumPy: the address of the data is the first field behind the head of
@@ -541,28 +533,18 @@ def _rebind(d: int, arrays: Any) -> None:
     """
     store_int(d + 8 * NEXT_ITEM, 0)
     store_int(d + 8 * DONE_ITEMS, 0)
-    store_int(d + 8 * Q, load_int(arrays[0] + OBJECT_HEAD))
-    store_int(d + 8 * K, load_int(arrays[1] + OBJECT_HEAD))
-    store_int(d + 8 * V, load_int(arrays[2] + OBJECT_HEAD))
-    store_int(d + 8 * OUT, load_int(arrays[3] + OBJECT_HEAD))
+    store_int(d + 8 * Q, load_int(q + OBJECT_HEAD))
+    store_int(d + 8 * K, load_int(k + OBJECT_HEAD))
+    store_int(d + 8 * V, load_int(v + OBJECT_HEAD))
+    store_int(d + 8 * OUT, load_int(out + OBJECT_HEAD))
 
 
-def _work(d: int, scratch: int, q: int, k: int, v: int, out: int) -> None:
-    """Take items of the call with the descriptor at `d` until none are left.
-
-    The last four are 0, or addresses of array objects to do the call with, by one thread alone.
-    """
-    if q != 0:
-        _rebind(d, (q, k, v, out))
-    while True:
-        number = fetch_add(d + 8 * NEXT_ITEM, 1)
-        if number >= get(d, ITEMS):
-            return
-        _run_item(d, number, scratch)
-        fetch_add(d + 8 * DONE_ITEMS, 1)
+def _text() -> str:
+    module = new_module("sdpakit_walk")
+    inlining.emit(module, "run_item", _run_item)
+    inlining.emit(module, "rebind", _rebind)
+    return str(module)
 
 
-@functools.cache
-def worker() -> Callable[[int, int, int, int, int, int], None]:
-    """Return the compiled `_work`, from Numba's cache on disk where there is one."""
-    return compiled(_work)
+# What the worker calls: run_item, rebind.
+WALK = KernelRecipe(ModuleRecipe(_text, ()))

@@ -85,7 +85,7 @@ class Form:
     function : int
         Address of the generated gate.
     worker : int
-        Address of the driver, see `driver.worker`.
+        Address of the worker, see `workers.address_of`.
     arrays : sequence of ndarray
         q, k, v and out of the call that was checked, in the axis order of the caller; out is what a
         new array would be. They are not kept.

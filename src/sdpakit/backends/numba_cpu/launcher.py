@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from sdpakit.backends.numba_cpu import context, driver, schedule
+from sdpakit.backends.numba_cpu import abi, context, driver, schedule, workers
+from sdpakit.backends.numba_cpu.codegen import compile_kernel
 from sdpakit.backends.numba_cpu.context import Array, ContextLayout, Ints, address, float_bits
 from sdpakit.backends.numba_cpu.costs.expectation import expect_prefill
 from sdpakit.backends.numba_cpu.costs.explained import machine_facts, tile_facts
@@ -90,6 +91,7 @@ class Code:
         self.plan: Plan = artifact.meta["plan"]
         self.stages = cast(Stages, artifact.stages)
         self.module = self.stages.compiled(PREFILL)
+        self.walk = compile_kernel(driver.WALK, self.plan.layout.isa)
         self.context = ContextLayout.of(self.plan.program)
         self.template = self._template()
         self._decode_module: KernelModule | None = None
@@ -110,12 +112,14 @@ class Code:
     def _template(self) -> Ints:
         layout, program = self.plan.layout, self.plan.program
         d = np.zeros(driver.FIELDS, np.int64)
+        d[workers.RUN_ITEM] = self.walk.address("run_item")
+        d[workers.REBIND] = self.walk.address("rebind")
         d[driver.WIDTH] = layout.width
         d[driver.ROW_STEP] = layout.rows
         d[driver.BLOCK_KV] = layout.block_kv
         d[driver.ELEMENT_BYTES] = layout.esz
         d[driver.Q_FACTOR] = float_bits(1.0)
-        d[driver.MAX_FACTOR] = float_bits(driver.M_UNIT / driver.LOG2_E)
+        d[driver.MAX_FACTOR] = float_bits(abi.M_UNIT / driver.LOG2_E)
         d[driver.EMPTY_FACTOR] = float_bits(math.nan if program.empty_row == "nan" else 0.0)
         for field, name in (
             (driver.BEGIN, "begin"),
@@ -184,7 +188,7 @@ class Code:
         scratch = schedule.ScratchPlan.of(layout, parts.panels)
         d = self.template.copy()
         for field, value in (
-            (driver.ITEMS, parts.items),
+            (workers.ITEMS, parts.items),
             (driver.BATCH, shape.batch),
             (driver.KV_HEADS, shape.kv_heads),
             (driver.GROUP, shape.group),
@@ -216,7 +220,7 @@ class CpuLauncher:
     def __init__(self, artifact: Artifact) -> None:
         self._artifact = artifact
         with LLVM_LOCK:
-            self._worker = driver.worker()
+            self._worker = workers.worker()
         self._codes = {artifact.meta["plan"].int_bits: Code(artifact)}
 
     def __call__(self, call: Call) -> None:
@@ -263,7 +267,7 @@ class CpuLauncher:
             fill_entries(d, call, _ENTRIES)
             d[driver.PAGES_MEET] = _pages_meet(call)
             d[driver.ORDER] = where + 8 * used
-            d[driver.ITEMS] = items
+            d[workers.ITEMS] = items
         c = _fill_scale(d, code.scale(call))
         values, at = d[driver.FIELDS : used], where + 8 * driver.FIELDS
         context.fill(values, at, code.context, call, c)

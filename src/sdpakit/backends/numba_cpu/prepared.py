@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from sdpakit.backends.numba_cpu import driver, pool
+from sdpakit.backends.numba_cpu import pool, workers
 from sdpakit.backends.numba_cpu.context import Array, Ints
 from sdpakit.backends.numba_cpu.gate import Descriptor, Form, Gate
-from sdpakit.backends.numba_cpu.workers import address_of
-
-Worker = Callable[[int, int, int, int, int, int], None]
+from sdpakit.backends.numba_cpu.workers import Worker, address_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +21,7 @@ class Prepared:
     Attributes
     ----------
     worker : callable
-        See `driver.worker`; it counts items in the first two fields, as that one does.
+        See `workers.worker`; it counts items in the first two fields, as that one does.
     descriptor : ndarray of int64
         Descriptor and context of the call; nobody else may use it.
     where : int
@@ -63,7 +61,7 @@ class Prepared:
             # A helper that wakes late still reads `d`, which lives as long as the second function.
             pool.run(
                 lambda slot: worker(where, buffers[slot].address, 0, 0, 0, 0),
-                lambda: bool(d[driver.DONE_ITEMS] == self.items),
+                lambda: bool(d[workers.DONE_ITEMS] == self.items),
                 self.threads,
             )
         finally:

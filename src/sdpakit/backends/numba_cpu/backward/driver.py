@@ -6,23 +6,23 @@ items of a kv head in the order of their numbers: at each tile an item waits unt
 has added its part. Items are taken in that order, so the least one that is not done never waits,
 and no sum depends on how many threads there are (DET-1).
 
-Like the driver of the forward pass it knows no dtype, width or mask; see there why whatever the
-compiled code depends on has to stay in this file, the fields that all drivers have included. What
-is imported are instructions whose meaning will not change (`instructions.py`).
+Like the driver of the forward pass it knows no dtype, width or mask.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from sdpakit.backends.numba_cpu import inlining
+from sdpakit.backends.numba_cpu.abi import FLAG_FIRST_SHIFT, FLAG_PARTIAL
+from sdpakit.backends.numba_cpu.backward.step import FLAG_NONFINITE_KEYS, FLAG_NONFINITE_ROWS
+from sdpakit.backends.numba_cpu.functions import new_module
+from sdpakit.backends.numba_cpu.inlining import inner
 from sdpakit.backends.numba_cpu.instructions import (
     call,
     fetch_add,
     float_of,
     get,
-    inner,
     load_float32,
     load_float64,
     load_int,
@@ -30,13 +30,11 @@ from sdpakit.backends.numba_cpu.instructions import (
     store_float64,
     store_int,
 )
-from sdpakit.backends.numba_cpu.workers import compiled
+from sdpakit.backends.numba_cpu.recipes import KernelRecipe, ModuleRecipe
+from sdpakit.backends.numba_cpu.workers import OWN_FIELDS
 
 # Fields of the descriptor. X, X_B, X_H, X_I, X_D: address and byte strides of an array.
 (
-    NEXT_ITEM,  # counter: the next item that nobody has taken
-    DONE_ITEMS,  # counter: items that are done
-    ITEMS,
     IS_TABLES,  # 1: the pass that sums gradients of tables
     BATCH,
     Q_HEADS,
@@ -155,14 +153,9 @@ from sdpakit.backends.numba_cpu.workers import compiled
     BASE_AT,
     DELTA_AT,
     FIELDS,
-) = range(121)
+) = range(OWN_FIELDS, OWN_FIELDS + 118)
 
-# As in abi.py and step.py.
-PARTIAL = 1
-NONFINITE_ROWS = 2
-NONFINITE_KEYS = 4
-STEP_FLAGS = 7
-FIRST_SHIFT = 8
+STEP_FLAGS = FLAG_PARTIAL | FLAG_NONFINITE_ROWS | FLAG_NONFINITE_KEYS
 
 # Further flags of a panel: which of its operands is not finite.
 NONFINITE_Q = 16
@@ -287,7 +280,7 @@ def _pack_factors(d: int, block: Block, scratch: int, record: int, address: int)
     bad_do = call(
         get(d, FACTORS_DO), (do, get(d, DO_I), get(d, DO_D), rows, do_rows, factors + step)
     )
-    flags = bad_q * NONFINITE_Q | bad_do * NONFINITE_DO | (bad_q | bad_do) * NONFINITE_ROWS
+    flags = bad_q * NONFINITE_Q | bad_do * NONFINITE_DO | (bad_q | bad_do) * FLAG_NONFINITE_ROWS
     store_int(record + 8 * FLAGS, flags)
     call(get(d, CLEAR), (address + get(d, DQT_AT), get(d, DQT_BYTES)))
 
@@ -321,10 +314,10 @@ def _find_step(d: int, block: Block, record: int, tile: int, n: int) -> int:
     lo, hi, step = get(record, LO), get(record, HI), get(d, ROW_STEP)
     first = 0 if lo <= tile else (lo - tile) // step * step
     end = min(n, hi - tile)
-    flags = get(record, FLAGS) & ~PARTIAL
+    flags = get(record, FLAGS) & ~FLAG_PARTIAL
     full = get(record, MUST_LO) <= tile + first and tile + end <= get(record, MUST_HI)
     if first < end and not full:
-        flags |= PARTIAL
+        flags |= FLAG_PARTIAL
         if get(d, TILE_CLASS) != 0:
             row = get(record, ROW)
             rows = (block.b, get(record, HEAD), row, row + get(record, ROWS) - 1)
@@ -333,7 +326,7 @@ def _find_step(d: int, block: Block, record: int, tile: int, n: int) -> int:
             if found & 1 == 0:  # no pair is attended
                 end = 0
             if found & 2 == 0:  # every pair is attended
-                flags &= ~PARTIAL
+                flags &= ~FLAG_PARTIAL
     store_int(record + 8 * FLAGS, flags)
     store_int(record + 8 * FIRST, first)
     store_int(record + 8 * END, end if first < end else 0)
@@ -351,7 +344,7 @@ def _pack_tile(d: int, block: Block, scratch: int, tile: int, n: int) -> int:
     bad |= call(get(d, ROWS_V), (v, get(d, V_J), get(d, V_D), n, values))
     if get(d, IS_TABLES) == 0:
         call(get(d, COLUMNS_K), (address, n, address + get(d, K_COLUMNS_AT)))
-    return bad * NONFINITE_KEYS
+    return bad * FLAG_NONFINITE_KEYS
 
 
 @inner
@@ -371,7 +364,7 @@ def _meet_tile(d: int, block: Block, scratch: int, tile: int) -> int:
         if end == 0:
             continue
         seen |= get(record, FLAGS)
-        flags = get(record, FLAGS) & STEP_FLAGS | bad | get(record, FIRST) << FIRST_SHIFT
+        flags = get(record, FLAGS) & STEP_FLAGS | bad | get(record, FIRST) << FLAG_FIRST_SHIFT
         pairs = scratch + get(d, PAIRS_AT) + get(d, PAIRS_BYTES) * number
         memory = (scratch + get(d, TILE_AT), _panel(d, scratch, number), pairs)
         rows = (block.b, get(record, HEAD), get(record, ROW), get(record, ROWS))
@@ -486,7 +479,7 @@ def _close_panel(d: int, block: Block, scratch: int, number: int) -> None:
 
 
 @inner
-def _run_item(d: int, number: int, scratch: int) -> None:
+def _run_block(d: int, number: int, scratch: int) -> None:
     """Run a block; the last rows come first, as they see most keys under a causal mask."""
     turn, unit = divmod(number, get(d, BATCH) * get(d, KV_HEADS))
     b, kv_head = divmod(unit, get(d, KV_HEADS))
@@ -552,24 +545,21 @@ def _run_tables(d: int, number: int, scratch: int) -> None:
             _run_head(d, b, h, only, scratch)
 
 
-def _work_backward(d: int, scratch: int) -> None:
-    """Take items of the call with the descriptor at `d` until none are left.
-
-    Whoever gets none leaves the scratch alone: it may be that of another call by then.
-    """
-    while True:
-        number = fetch_add(d + 8 * NEXT_ITEM, 1)
-        if number >= get(d, ITEMS):
-            return
-        _fill_factors(d, scratch)
-        if get(d, IS_TABLES) == 1:
-            _run_tables(d, number, scratch)
-        else:
-            _run_item(d, number, scratch)
-        fetch_add(d + 8 * DONE_ITEMS, 1)
+@inner
+def _run_item(d: int, number: int, scratch: int) -> None:
+    """Run an item of the pass."""
+    _fill_factors(d, scratch)
+    if get(d, IS_TABLES) == 1:
+        _run_tables(d, number, scratch)
+    else:
+        _run_block(d, number, scratch)
 
 
-@functools.cache
-def worker() -> Callable[[int, int], None]:
-    """Return the compiled worker, from Numba's cache on disk where there is one."""
-    return compiled(_work_backward)
+def _text() -> str:
+    module = new_module("sdpakit_backward_walk")
+    inlining.emit(module, "run_item", _run_item)
+    return str(module)
+
+
+# What the worker calls: run_item.
+WALK = KernelRecipe(ModuleRecipe(_text, ()))

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from sdpakit.arrays.storage import numpy_dtype
-from sdpakit.backends.numba_cpu import context, pool, schedule
+from sdpakit.backends.numba_cpu import context, pool, schedule, workers
 from sdpakit.backends.numba_cpu.backward import driver
 from sdpakit.backends.numba_cpu.backward.lower import BackwardPlan, lower_backward
 from sdpakit.backends.numba_cpu.backward.packers import Stored, packer_symbols
 from sdpakit.backends.numba_cpu.backward.rows import Rows, prepare_rows
 from sdpakit.backends.numba_cpu.backward.tables import fill_sums, owned
+from sdpakit.backends.numba_cpu.codegen import compile_kernel
 from sdpakit.backends.numba_cpu.context import ContextLayout, Ints, address, float_bits
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK
 from sdpakit.backends.numba_cpu.launcher import CpuLauncher, split_scale
@@ -65,6 +66,7 @@ class _Code:
         self.plan: BackwardPlan = artifact.meta["plan"]
         self.layout = self.plan.layout
         self.module = cast(Stages, artifact.stages).compiled()
+        self.walk = compile_kernel(driver.WALK, self.plan.plan.layout.isa)
         self.context = ContextLayout.of(self.plan.plan.program)
         self.sums_slots = max(
             (t.slot + 1 + len(t.load.indices) for t in self.plan.tables), default=0
@@ -75,6 +77,7 @@ class _Code:
     def _template(self) -> Ints:
         layout, keys = self.layout, self.layout.keys
         d = np.zeros(driver.FIELDS, np.int64)
+        d[workers.RUN_ITEM] = self.walk.address("run_item")
         symbols = packer_symbols(self.layout, Stored.of(self.plan.plan.program))
         for name, field in _FUNCTIONS.items():
             d[field] = self.module.address(symbols.get(name, name))
@@ -131,7 +134,7 @@ class CpuBackward:
     def __init__(self, artifact: Artifact) -> None:
         self._artifact = artifact
         with LLVM_LOCK:
-            self._worker = driver.worker()
+            self._worker = workers.worker()
         self._forward = CpuLauncher(artifact.meta["forward"])
         self._codes = {artifact.meta["plan"].plan.int_bits: _Code(artifact)}
 
@@ -171,7 +174,7 @@ class _Run:
     code : _Code
         What runs.
     worker : callable
-        Of the driver.
+        See `workers.worker`.
     call : BackwardCall
         The operands.
     rows : Rows
@@ -208,7 +211,7 @@ class _Run:
         d[driver.BATCH], d[driver.Q_HEADS], d[driver.KV_HEADS] = batch, q_heads, kv_heads
         d[driver.GROUP], d[driver.ROW_PANELS] = group, row_panels
         d[driver.SEQUENCE] = -(-group * row_panels // code.layout.panels)
-        d[driver.ITEMS] = batch * kv_heads * d[driver.SEQUENCE]
+        d[workers.ITEMS] = batch * kv_heads * d[driver.SEQUENCE]
         self._fill_arrays(d)
         scale, c, factor = float(call.scalars["scale"]), 1.0, 1.0
         if code.plan.plan.is_fast:
@@ -277,13 +280,13 @@ class _Run:
             name: x if x.dtype == dtype else np.zeros(x.shape, dtype) for name, x in targets.items()
         }
         fill_sums(self.slots, tables, sums)
-        d[driver.NEXT_ITEM] = d[driver.DONE_ITEMS] = 0
+        d[workers.NEXT_ITEM] = d[workers.DONE_ITEMS] = 0
         d[driver.IS_TABLES], d[driver.STEP] = 1, self.code.tables_step
         own_b, own_h, own_q = owned(tables, sums)
         d[driver.OWN_B], d[driver.OWN_H], d[driver.OWN_Q] = own_b, own_h, own_q
         blocks = -(-int(d[driver.ROW_PANELS]) // self.code.layout.panels)
         counts = ((own_b, self.shape[0]), (own_h, self.shape[1]), (own_q, blocks))
-        d[driver.ITEMS] = np.prod([count for own, count in counts if own], dtype=np.int64)
+        d[workers.ITEMS] = np.prod([count for own, count in counts if own], dtype=np.int64)
         self._work(d, threads)
         with np.errstate(over="ignore"):
             for name, target in targets.items():
@@ -292,17 +295,17 @@ class _Run:
 
     def _work(self, d: Ints, threads: int) -> None:
         """Work on the items of the descriptor until all are done."""
-        items, where = int(d[driver.ITEMS]), address(d)
+        items, where = int(d[workers.ITEMS]), address(d)
         threads = min(threads, items)
         buffers = pool.take_scratch(self.code.layout.scratch["end"], threads)
         try:
             if threads == 1:
-                self.worker(where, buffers[0].address)
+                self.worker(where, buffers[0].address, 0, 0, 0, 0)
                 return
             # A helper that wakes late still reads `d`, which lives as long as the second function.
             pool.run(
-                lambda slot: self.worker(where, buffers[slot].address),
-                lambda: bool(d[driver.DONE_ITEMS] == items),
+                lambda slot: self.worker(where, buffers[slot].address, 0, 0, 0, 0),
+                lambda: bool(d[workers.DONE_ITEMS] == items),
                 threads,
             )
         finally:

@@ -5,28 +5,24 @@ and values are read once, wherever they lie. Each item leaves a state of its own
 last item of a kv head merges the states in the order of the keys, whoever made them (DET-1), and
 writes the rows.
 
-Like the driver of the prefill kernel it knows no dtype, width or mask; see there why whatever the
-compiled code depends on has to stay in this file, the fields that all drivers have included. What
-is imported are instructions whose meaning will not change (`instructions.py`).
+Like the driver of the prefill kernel it knows no dtype, width or mask.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
+from sdpakit.backends.numba_cpu import inlining
+from sdpakit.backends.numba_cpu.abi import FLAG_PARTIAL, M_UNIT
+from sdpakit.backends.numba_cpu.functions import new_module
+from sdpakit.backends.numba_cpu.inlining import inner
 from sdpakit.backends.numba_cpu.instructions import (
+    bits_of,
     call,
     fetch_add,
     float_of,
     get,
-    inner,
     load_float32,
     load_float64,
     load_int,
@@ -34,13 +30,11 @@ from sdpakit.backends.numba_cpu.instructions import (
     store_float64,
     store_int,
 )
-from sdpakit.backends.numba_cpu.workers import compiled
+from sdpakit.backends.numba_cpu.recipes import KernelRecipe, ModuleRecipe
+from sdpakit.backends.numba_cpu.workers import DONE_ITEMS, NEXT_ITEM, OWN_FIELDS
 
 # Fields of the descriptor. X, X_B, X_H, X_I, X_D: address and byte strides of an array.
 (
-    NEXT_ITEM,  # counter: the next item that nobody has taken
-    DONE_ITEMS,  # counter: items that are done
-    ITEMS,
     KV_HEADS,
     GROUP,  # query heads for each kv head (SHAPE-2)
     CHUNKS,  # of one kv head, where all entries are alike
@@ -148,28 +142,11 @@ from sdpakit.backends.numba_cpu.workers import compiled
     E1_AT,
     P2_AT,
     FIELDS,
-) = range(110)
-
-# As in abi.py.
-PARTIAL = 1
-M_UNIT = 4
+) = range(OWN_FIELDS, OWN_FIELDS + 107)
 
 OBJECT_HEAD = object.__basicsize__  # bytes of the head that every object of Python starts with
 LN2 = math.log(2.0)
 LOG2_E = 1.0 / LN2
-
-
-_I64 = ir.IntType(64)
-
-
-@intrinsic
-def _bits(_typing: Any, number: Any) -> Any:
-    """Return the bits of a float64."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        return builder.bitcast(values[0], _I64)
-
-    return types.int64(number), generate
 
 
 class Item(NamedTuple):
@@ -375,7 +352,7 @@ def _tile_flags(d: int, item: Item, j: int, n: int) -> int:
     found = _tile_class(d, item, j, n) if get(d, TILE_CLASS) != 0 else 3
     if found & 1 == 0:  # no pair is attended
         return -1
-    return PARTIAL if found & 2 != 0 else 0
+    return FLAG_PARTIAL if found & 2 != 0 else 0
 
 
 @inner
@@ -474,7 +451,7 @@ def _put_row(d: int, item: Item, number: int, state: int) -> None:
         sink = -math.inf
         if get(d, SINK) != 0:
             sink = float_of(call(get(d, SINK), (get(d, CONTEXT), item.b, head)))
-        factor = _bits(_out_factor(d, m * M_UNIT, total, sink))
+        factor = bits_of(_out_factor(d, m * M_UNIT, total, sink))
         out = get(d, OUT) + item.b * get(d, OUT_B) + head * get(d, OUT_H) + place * get(d, OUT_I)
         call(get(d, PUT_ROW), (state, out, get(d, OUT_D), factor))
 
@@ -507,39 +484,35 @@ def _merge(d: int, number: int) -> None:
 
 
 @inner
-def _rebind(d: int, scratch: int, arrays: Any) -> None:
+def _rebind(d: int, scratch: int, q: int, k: int, v: int, out: int) -> None:
     """Make the descriptor at `d` one of a call that nobody has begun, see the prefill driver."""
     store_int(d + 8 * NEXT_ITEM, 0)
     store_int(d + 8 * DONE_ITEMS, 0)
     for head in range(get(d, HEADS)):
         store_int(get(d, FINISHED) + 8 * head, 0)
     store_int(d + 8 * STATES, scratch + get(d, STATES_AT))
-    store_int(d + 8 * Q, load_int(arrays[0] + OBJECT_HEAD))
-    store_int(d + 8 * K, load_int(arrays[1] + OBJECT_HEAD))
-    store_int(d + 8 * V, load_int(arrays[2] + OBJECT_HEAD))
-    store_int(d + 8 * OUT, load_int(arrays[3] + OBJECT_HEAD))
+    store_int(d + 8 * Q, load_int(q + OBJECT_HEAD))
+    store_int(d + 8 * K, load_int(k + OBJECT_HEAD))
+    store_int(d + 8 * V, load_int(v + OBJECT_HEAD))
+    store_int(d + 8 * OUT, load_int(out + OBJECT_HEAD))
 
 
-def _work_decode(d: int, scratch: int, q: int, k: int, v: int, out: int) -> None:
-    """Take items of the call with the descriptor at `d` until none are left.
-
-    The last four are 0, or addresses of array objects to do the call with, by one thread alone.
-    """
-    if q != 0:
-        _rebind(d, scratch, (q, k, v, out))
-    while True:
-        number = fetch_add(d + 8 * NEXT_ITEM, 1)
-        if number >= get(d, ITEMS):
-            return
-        item = _item(d, number)
-        _meet_keys(d, item, scratch)
-        finished = get(d, FINISHED) + 8 * (item.b * get(d, KV_HEADS) + item.kv_head)
-        if fetch_add(finished, 1) == item.chunks - 1:
-            _merge(d, number - item.chunk)
-        fetch_add(d + 8 * DONE_ITEMS, 1)
+@inner
+def _run_item(d: int, number: int, scratch: int) -> None:
+    """Run an item, and merge all of its kv head if it is the last one to be done."""
+    item = _item(d, number)
+    _meet_keys(d, item, scratch)
+    finished = get(d, FINISHED) + 8 * (item.b * get(d, KV_HEADS) + item.kv_head)
+    if fetch_add(finished, 1) == item.chunks - 1:
+        _merge(d, number - item.chunk)
 
 
-@functools.cache
-def worker() -> Callable[[int, int, int, int, int, int], None]:
-    """Return the compiled worker, from Numba's cache on disk where there is one."""
-    return compiled(_work_decode)
+def _text() -> str:
+    module = new_module("sdpakit_decode_walk")
+    inlining.emit(module, "run_item", _run_item)
+    inlining.emit(module, "rebind", _rebind)
+    return str(module)
+
+
+# What the worker calls: run_item, rebind.
+WALK = KernelRecipe(ModuleRecipe(_text, ()))

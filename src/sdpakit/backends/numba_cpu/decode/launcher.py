@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sdpakit.backends.numba_cpu import abi, context
+from sdpakit.backends.numba_cpu import abi, context, workers
+from sdpakit.backends.numba_cpu.codegen import compile_kernel
 from sdpakit.backends.numba_cpu.context import Array, ContextLayout, Ints, address, float_bits
 from sdpakit.backends.numba_cpu.costs.expectation import expect_decode
 from sdpakit.backends.numba_cpu.decode import driver
 from sdpakit.backends.numba_cpu.decode.layout import MANY, TILE_KEYS, DecodeLayout
 from sdpakit.backends.numba_cpu.entries import EntryFields, fill_entries
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK, computed_once
-from sdpakit.backends.numba_cpu.prepared import Prepared, Worker
+from sdpakit.backends.numba_cpu.prepared import Prepared
+from sdpakit.backends.numba_cpu.workers import Worker
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Call
@@ -163,14 +165,17 @@ class DecodeCode:
     @computed_once
     def _worker(self) -> Worker:
         with LLVM_LOCK:
-            return driver.worker()
+            return workers.worker()
 
     @computed_once
     def _template(self) -> Ints:
         """Descriptor without what differs between two calls."""
         layout, program = self.layout, self.plan.program
-        self._code = decode, prefill = self._modules()
+        decode, prefill = self._modules()
+        walk = compile_kernel(driver.WALK, self.layout.panel.isa)
+        self._code = decode, prefill, walk
         d = np.zeros(driver.FIELDS, np.int64)
+        d[workers.RUN_ITEM], d[workers.REBIND] = walk.address("run_item"), walk.address("rebind")
         for name, field in _FUNCTIONS.items():
             d[field] = decode.address(name)
         if self.plan.has_mask:
@@ -187,7 +192,7 @@ class DecodeCode:
             (driver.ELEMENT_BYTES, layout.esz),
             (driver.ASKS_HEADS, int(self._reads_head)),
             (driver.Q_FACTOR, float_bits(1.0)),
-            (driver.MAX_FACTOR, float_bits(driver.M_UNIT / driver.LOG2_E)),
+            (driver.MAX_FACTOR, float_bits(abi.M_UNIT / driver.LOG2_E)),
             (driver.EMPTY_FACTOR, float_bits(math.nan if program.empty_row == "nan" else 0.0)),
             (driver.ITEM_BYTES, panel.itemsize),
             (driver.K_WIDTH, panel.head_dim),
@@ -234,7 +239,7 @@ class DecodeCode:
         places, scratch_bytes = _scratch(layout, state_rows)
         d = self._template.copy()
         for field, value in (
-            (driver.ITEMS, items),
+            (workers.ITEMS, items),
             (driver.KV_HEADS, shape.kv_heads),
             (driver.GROUP, shape.group),
             (driver.STATE_ROWS, state_rows),
