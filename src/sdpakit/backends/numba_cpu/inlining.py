@@ -151,8 +151,6 @@ class _Body:
         self.b.position_at_end(self.exit)
         return None if self.result is None else _each(self.load, self.result)
 
-    # Blocks and names.
-
     def block(self, name: str) -> Any:
         return self.b.append_basic_block(f"{self.function.name}.{name}")
 
@@ -193,8 +191,6 @@ class _Body:
     def named(self, name: str) -> Any:
         """Return the value of a name of the function."""
         return self.values[name] if name in self.values else _each(self.load, self.slots[name])
-
-    # Statements.
 
     def statements(self, nodes: Sequence[ast.stmt]) -> None:
         for node in nodes:
@@ -283,8 +279,6 @@ class _Body:
                 self.result = _each(self.slot, value)
             _each(self.store, value, self.result)
         self.b.branch(self.exit)
-
-    # Expressions.
 
     def truth(self, node: ast.expr) -> Value:
         return arithmetic.truth(self.b, self.expression(node))
