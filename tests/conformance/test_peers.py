@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -234,9 +235,16 @@ def test_a_failure_without_a_finding_is_new() -> None:
 
 def test_a_finding_without_a_failure_is_stale() -> None:
     passed = Answer("torch", "empty.row.float32", "ok", "")
-    assert stale([FINDING], [passed]) == [FINDING]
-    assert stale([FINDING], [Answer("jax", "empty.row.float32", "ok", "")]) == []
-    assert stale([FINDING], [Answer("torch", "empty.row.float32", "fail", "")]) == []
+    failed = Answer("torch", "empty.row.float32", "fail", "")
+    assert stale([FINDING], [passed], {"torch": "core"}) == [FINDING]
+    assert stale([FINDING], [Answer("jax", "empty.row.float32", "ok", "")], {"jax": "full"}) == []
+    assert stale([FINDING], [failed], {"torch": "core"}) == []
+
+
+def test_a_finding_of_a_level_that_did_not_run_is_not_stale() -> None:
+    passed, finding = Answer("torch", "empty.row.float32", "ok", ""), replace(FINDING, level="full")
+    assert stale([finding], [passed], {"torch": "core"}) == []
+    assert stale([finding], [passed], {"torch": "core", "torch-math": "full"}) == [finding]
 
 
 def test_the_findings_name_peers_and_cases_that_there_are() -> None:

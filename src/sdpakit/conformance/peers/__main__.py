@@ -110,7 +110,7 @@ def _asked() -> str:
 
 def _report(came: dict[str, Any]) -> int:
     known, outcomes = read(), answers(came)
-    new, old = unexplained(known, outcomes), stale(known, outcomes)
+    new, old = unexplained(known, outcomes), stale(known, outcomes, came["levels"])
     for one in new:
         print(f"no finding: {one.peer} {one.case} {one.verdict}: {one.message}")  # noqa: T201 - a command prints
     for finding in old:

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from sdpakit.conformance.model import LEVELS, Level
 from sdpakit.errors import ArgumentError, format_error
 
 PLACE = Path(__file__).with_name("findings.toml")
@@ -46,6 +47,8 @@ class Finding:
         What the peer answers, and what the rule is.
     thread : str
         "owner/repo#12" where it is known in public, "" where no report was found.
+    level : str
+        The first level with a case that shows it.
     """
 
     id: str
@@ -55,6 +58,7 @@ class Finding:
     says: str
     shows: str = ""
     thread: str = ""
+    level: Level = "core"
 
     def covers(self, answer: Answer) -> bool:
         """Return whether a failure is of this cause."""
@@ -139,7 +143,9 @@ def unexplained(findings: Sequence[Finding], answers: Iterable[Answer]) -> list[
     return [one for one in bad if cause(findings, one) is None]
 
 
-def stale(findings: Sequence[Finding], answers: Iterable[Answer]) -> list[Finding]:
+def stale(
+    findings: Sequence[Finding], answers: Iterable[Answer], levels: Mapping[str, Level]
+) -> list[Finding]:
     """Return the findings of peers that ran which no failure of theirs bears out.
 
     Parameters
@@ -148,16 +154,22 @@ def stale(findings: Sequence[Finding], answers: Iterable[Answer]) -> list[Findin
         What is known.
     answers : iterable of Answer
         Outcomes of a run.
+    levels : mapping of str to str
+        Which peers ran, and at what level.
 
     Returns
     -------
     list of Finding
-        Peers that did not run make nothing stale.
+        Those of levels that did not run are not among them.
     """
-    outcomes = list(answers)
-    ran = {one.peer for one in outcomes}
-    seen = {one.id for a in outcomes if a.verdict in BAD and (one := cause(findings, a))}
-    return [one for one in findings if one.id not in seen and any(_any(p, one.peers) for p in ran)]
+    seen = {one.id for a in answers if a.verdict in BAD and (one := cause(findings, a))}
+
+    def asked(finding: Finding) -> bool:
+        least = LEVELS.index(finding.level)
+        ran = (peer for peer, level in levels.items() if LEVELS.index(level) >= least)
+        return any(_any(peer, finding.peers) for peer in ran)
+
+    return [one for one in findings if one.id not in seen and asked(one)]
 
 
 def _any(name: str, patterns: Iterable[str]) -> bool:
