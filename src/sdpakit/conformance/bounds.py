@@ -8,9 +8,10 @@ Logits. A product of D terms, scaled, is off by at most |scale| g(D + 2) sum |q_
 Accuracy and Stability of Numerical Algorithms, section 3.1), or, if roundings are independent, by a
 few times |scale| u sqrt(D) max(|<q, k_j>|, sqrt(sum (q_d k_jd)^2)). A cap has slope at most
 1 - tanh^2 at the end of the interval that is nearer to 0, and adds the errors of a division, of
-tanh and of a product. The bias adds one rounding. An expression of the user carries errors forward
-operation by operation (`propagate`). Last comes a relative error for whatever change of base the
-program makes, 4 u |x| or 2 u |x|. The sum is e_j.
+tanh and of a product: relative ones, and below the normal range half a subnormal each, of which the
+product makes the first two c times as large. The bias adds one rounding. An expression of the user
+carries errors forward operation by operation (`propagate`). Last comes a relative error for
+whatever change of base the program makes, 4 u |x| or 2 u |x|. The sum is e_j.
 
 Weights. exp turns e_j into a relative error expm1(e_j); its argument x - m is rounded, 2 u |x - m|,
 and so is its result: r_j. Both together are rho_j = expm1(e_j) + r_j + weights. An error of m
@@ -84,6 +85,7 @@ import numpy as np
 from sdpakit.conformance.inputs import Array
 from sdpakit.conformance.model import BoundKind, Profile
 from sdpakit.conformance.propagate import propagate
+from sdpakit.conformance.smallest import SMALLEST, SMALLEST_NORMAL
 from sdpakit.dtypes import DTYPES
 from sdpakit.logits import Alibi
 from sdpakit.reference import Detail
@@ -91,14 +93,6 @@ from sdpakit.reference.expressions import evaluate
 from sdpakit.reference.forward import scope_of
 from sdpakit.reference.operands import accum_dtype
 
-# Smallest subnormal number of a dtype, and smallest normal one of an accum_dtype.
-SMALLEST = {
-    "float16": 2.0**-24,
-    "bfloat16": 2.0**-133,
-    "float32": 2.0**-149,
-    "float64": 2.0**-1074,
-}
-SMALLEST_NORMAL = {"float32": 2.0**-126, "float64": 2.0**-1022}
 LOOSE = 0.1  # relative error of a row from which on the hull of the values is looked at
 LAM = 4.0  # quadrature gives a standard deviation; a bound for thousands of elements needs four
 
@@ -305,6 +299,8 @@ def biased_error(found: Detail, kind: BoundKind, profile: Profile, accum: str) -
         # An infinite product is capped to c itself, whatever its error.
         before = np.where(np.isinf(scaled), 0.0, before)
         e = before + (profile.tanh + 2.0) * u * np.abs(found.capped)
+        # Quotient, tanh and product may be below the normal range; the last enlarges the others.
+        e = e + np.where(found.capped == 0.0, 0.0, SMALLEST[accum] * (cap + 1.0))
     if ops.bias is not None:
         rounds = (found.capped != 0.0) & (ops.bias != 0.0)  # x + 0 is exact
         e = e + np.where(rounds, u * np.abs(found.biased), 0.0)
@@ -354,7 +350,7 @@ def _user_error(found: Detail, e: Array, profile: Profile, accum: str) -> Array:
     changed = np.empty_like(found.logits)
     for b in range(changed.shape[0]):
         values = evaluate(logits, scope_of(ops, b, found.biased[b]))
-        changed[b] = propagate(logits, values, e[b], profile, u)
+        changed[b] = propagate(logits, values, e[b], profile, accum)
     return changed
 
 

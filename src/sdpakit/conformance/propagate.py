@@ -9,12 +9,14 @@ import numpy as np
 
 from sdpakit.conformance.inputs import Array
 from sdpakit.conformance.model import Profile
+from sdpakit.conformance.smallest import SMALLEST
+from sdpakit.dtypes import DTYPES
 from sdpakit.expr.names import LOGIT
 from sdpakit.expr.nodes import Binary, Const, Expr, Scalar, Select, Unary, postorder
 
 
 def propagate(
-    root: Expr, values: Mapping[Expr, Any], logit_error: Array, profile: Profile, u: float
+    root: Expr, values: Mapping[Expr, Any], logit_error: Array, profile: Profile, accum: str
 ) -> Array:
     """Return the largest error of a logit expression.
 
@@ -28,26 +30,26 @@ def propagate(
         Largest error of the placeholder.
     profile : Profile
         Errors of exp and tanh.
-    u : float
-        Unit roundoff.
+    accum : str
+        The dtype that operations round to.
 
     Returns
     -------
     array
         In the shape of `logit_error`. Conditions are taken to come out right.
     """
-    errors = node_errors(root, values, logit_error, profile, u)
+    errors = node_errors(root, values, logit_error, profile, accum)
     return np.broadcast_to(errors[root], logit_error.shape)
 
 
 def node_errors(
-    root: Expr, values: Mapping[Expr, Any], logit_error: Array, profile: Profile, u: float
+    root: Expr, values: Mapping[Expr, Any], logit_error: Array, profile: Profile, accum: str
 ) -> dict[Expr, Any]:
     """Return the largest error of every float node of a logit expression.
 
     Parameters
     ----------
-    root, values, logit_error, profile, u
+    root, values, logit_error, profile, accum
         As for `propagate`.
 
     Returns
@@ -59,7 +61,7 @@ def node_errors(
     with np.errstate(all="ignore"):
         for node in postorder(root):
             if node.type == "float":
-                error = _error(node, values, errors, logit_error, profile, u)
+                error = _error(node, values, errors, logit_error, profile, accum)
                 # An infinity is there or it is not; what comes of it, as tanh(inf), is exact again.
                 errors[node] = np.where(np.isinf(values[node]), 0.0, error)
     return errors
@@ -71,8 +73,13 @@ def _error(
     errors: Mapping[Expr, Any],
     logit_error: Array,
     profile: Profile,
-    u: float,
+    accum: str,
 ) -> Any:
+    u = DTYPES[accum].unit_roundoff
+    # Below the normal range a result is off by up to half the smallest subnormal, or two halves;
+    # a result of 0 is exact.
+    underflows = getattr(node, "op", None) in _UNDERFLOWS
+    subnormal = np.where(np.equal(values[node], 0.0), 0.0, SMALLEST[accum] * underflows)
     match node:
         case Scalar() if node is LOGIT:
             return logit_error
@@ -82,14 +89,18 @@ def _error(
             return u * np.abs(values[node])
         case Unary(op=op, x=x):
             inner = _UNARY[op](values[x], values[node], errors[x])
-            return inner + _rounding(op, profile, u) * np.abs(values[node])
+            return inner + _rounding(op, profile, u) * np.abs(values[node]) + subnormal
         case Binary(op=op, a=a, b=b):
-            return _BINARY[op](values[a], values[b], errors[a], errors[b]) + u * np.abs(
-                values[node]
-            )
+            inner = _BINARY[op](values[a], values[b], errors[a], errors[b])
+            return inner + u * np.abs(values[node]) + subnormal
         case Select(cond=cond, a=a, b=b):
             return np.where(values[cond], errors[a], errors[b])
     return 0.0  # Load: the reference reads tables as accum_dtype holds them
+
+
+# Operations whose results may be below the normal range while their operands are not, or are not
+# rounded there as they are: sums are exact below it.
+_UNDERFLOWS = ("mul", "div", "exp", "tanh")
 
 
 def _rounding(op: str, profile: Profile, u: float) -> float:

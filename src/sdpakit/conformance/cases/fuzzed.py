@@ -17,7 +17,7 @@ from sdpakit.masks import Window
 
 def cases() -> list[Case]:
     """Return the cases of this family; all are of level full, for core knows their mistakes."""
-    return [*_infinities(), *_unread(), *_apart_by_rounding(), *_flushed()]
+    return [*_infinities(), *_unread(), *_apart_by_rounding(), *_flushed(), *_subnormal()]
 
 
 def _infinities() -> list[Case]:
@@ -175,3 +175,41 @@ def _at_the_end(draw: Draw, *, infinite: bool = False, **more: np.ndarray) -> di
         v[0, 0, 1, 1] = math.inf
     q = draw.array(np.ones((1, 1, 2, 2)))
     return {"q": q, "k": draw.array(k), "v": draw.array(v), **more}
+
+
+def _subnormal() -> list[Case]:
+    fields: dict[str, Any] = {
+        "shape": Shape(q_heads=1, q_len=2, kv_len=3, head_dim=2, v_head_dim=2),
+        "recipe": _tiny_queries,
+        "outputs": ("out", "lse", "max_logit"),
+        "dtypes": (F32, F64),
+        "bound": "hard",
+        "level": "full",
+    }
+    return [
+        *make(
+            "fuzzed.subnormal_quotient_of_a_cap",
+            "CAP-1 NUM-6",
+            "a largest logit so small that its quotient by the cap has few digits left, as it must",
+            spec={"scale": 1.0, "softcap": 50.0},
+            **fields,
+        ),
+        *make(
+            "fuzzed.subnormal_quotient_of_an_expression",
+            "EXPR-1 NUM-6",
+            "the same in a change of the logits that says the cap out",
+            spec={"scale": 1.0, "logits": _cap_of_fifty},
+            **fields,
+        ),
+    ]
+
+
+def _cap_of_fifty(x: Any, _: Any) -> Any:
+    return tanh(x / 50.0) * 50.0
+
+
+def _tiny_queries(draw: Draw) -> dict[str, np.ndarray]:
+    """Make every logit a few thousand times the smallest subnormal number."""
+    tiny = 2.0**-1063 if draw.dtype == F64 else 2.0**-138
+    q, k = np.full((1, 1, 2, 2), tiny), np.array([[-1.0, -0.25], [-1.0, -0.75], [-2.0, 0.5]])
+    return {"q": draw.array(q), "k": draw.array(k[None, None])}

@@ -76,8 +76,6 @@ import numpy as np
 from sdpakit.conformance.bounds import (
     LAM,
     LOOSE,
-    SMALLEST,
-    SMALLEST_NORMAL,
     Rows,
     biased_error,
     denominator,
@@ -94,6 +92,7 @@ from sdpakit.conformance.gradients.graded import (
 from sdpakit.conformance.gradients.tables import through_change
 from sdpakit.conformance.inputs import Array
 from sdpakit.conformance.model import BoundKind, Profile
+from sdpakit.conformance.smallest import SMALLEST, SMALLEST_NORMAL
 from sdpakit.dtypes import DTYPES
 from sdpakit.reference import Detail
 from sdpakit.reference.gradients import gradients
@@ -282,7 +281,7 @@ def _errors(back: _Backward) -> dict[str, Array]:
     ops, attended = found.operands, found.attended
     dlogits = _dlogits(back)
     off = biased_error(found, back.kind, back.profile, back.accum)
-    dbiased, errors = through_change(found, dlogits, rows, off, back.profile)
+    dbiased, errors = through_change(found, dlogits, rows, off, back.profile, back.accum)
     ddot = _through_cap(back, dbiased)
     kv_heads = ops.k.shape[1]
     q, k = (np.nan_to_num(x, posinf=0.0, neginf=0.0) for x in (ops.q, ops.k))

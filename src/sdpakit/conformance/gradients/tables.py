@@ -49,7 +49,12 @@ class _Sums:
 
 
 def through_change(
-    found: Detail, dlogits: Graded, rows: RowErrors, biased_error: Array, profile: Profile
+    found: Detail,
+    dlogits: Graded,
+    rows: RowErrors,
+    biased_error: Array,
+    profile: Profile,
+    accum: str,
 ) -> tuple[Graded, dict[str, Array]]:
     """Take gradients of the logits through the user's change of them.
 
@@ -65,6 +70,8 @@ def through_change(
         How far the input of the change may be off.
     profile : Profile
         Numerics of the target.
+    accum : str
+        The dtype that operations round to.
 
     Returns
     -------
@@ -78,7 +85,7 @@ def through_change(
     before = []
     for b in range(ops.full_shape[0]):
         values = evaluate(root, scope_of(ops, b, found.biased[b]))
-        errors = node_errors(root, values, biased_error[b], profile, rows.u)
+        errors = node_errors(root, values, biased_error[b], profile, accum)
         gradients = backpropagate(root, values, errors, _entry(dlogits, b), rows.u)
         nothing = Graded(*(np.zeros(dlogits.value.shape[1:]) for _ in range(4)))
         before.append(gradients.get(LOGIT, nothing))
