@@ -183,3 +183,33 @@ def test_the_code_says_what_it_is():
     for phrase in ("gradients", "phase 3: weights", 'define void @"outer"', "MASK-1"):
         assert phrase in text
     assert len(backward.inspect("asm")) > 1000
+
+
+def one_chain(weights, rows):
+    """Add weights[i] * rows[i] in float32, one multiply-add after another."""
+    total = np.zeros(rows.shape[1], np.float32)
+    for weight, row in zip(weights, rows, strict=True):
+        total = (total + weight * row).astype(np.float32)
+    return total
+
+
+def root_mean_square(x):
+    return np.sqrt(np.mean(x**2))
+
+
+@pytest.mark.parametrize("isa", available_isas())
+def test_sums_over_many_rows_and_keys_are_not_one_chain(isa):
+    # All logits are 0, so that every weight is exact and only the sums of out and dv round.
+    options = {"isa": isa}
+    backward = compiled(q_heads=1, kv_heads=1, options=options)
+    rng = np.random.default_rng(3)
+    q, k = (np.zeros((1, 1, 4096, 24), np.float32) for _ in range(2))
+    v, dout = (rng.standard_normal((1, 1, 4096, 24)).astype(np.float32) for _ in range(2))
+    out, saved = backward.forward(q, k, v)
+    dv = backward(q, k, v, dout, saved=saved).dv
+    for got, rows in ((out, v), (dv, dout)):
+        rows = rows[0, 0].astype(np.float64)
+        chain = one_chain(np.full(4096, 2.0**-12), rows)
+        mean = rows.mean(axis=0)
+        error = root_mean_square(got[0, 0, -1] - mean)
+        assert error < 0.5 * root_mean_square(chain - mean)

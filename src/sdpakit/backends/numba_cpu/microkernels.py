@@ -176,8 +176,8 @@ class PvOperands:
         Weights [n][W]; -0.0 marks an absent pair.
     out : pointer
         One row of OT for each of the columns.
-    alpha : sequence of vectors
-        Factors 2**(m_old - m_new) of the NV vectors.
+    alpha : pointer
+        Factors 2**(m_old - m_new) [W].
     n : i64
         Keys.
     """
@@ -185,7 +185,7 @@ class PvOperands:
     v: Value
     p: Value
     out: Value
-    alpha: Sequence[Value]
+    alpha: Value
     n: Value
 
 
@@ -200,7 +200,8 @@ def pv_tile(
 ) -> None:
     """Emit OT[r][0:W] = OT[r][0:W] * alpha + sum_j V[j, r] * P[j][0:W] for some columns r of V.
 
-    The rescale costs nothing on the way in.
+    What a call adds is summed from zero, and joined to OT by one multiply-add: the chain of
+    roundings of an element is that of one tile, and then that of the tiles.
 
     Parameters
     ----------
@@ -227,8 +228,7 @@ def pv_tile(
 
         return body
 
-    targets = [e.offset(operands.out, i * vector_bytes) for i in range(columns * vectors)]
-    acc = [e.mul(e.load(at), operands.alpha[i % vectors]) for i, at in enumerate(targets)]
+    acc = [e.const(0.0)] * (columns * vectors)
     unroll = 1 if guarded else PV_STEPS // layout.rows
     name = "pv.present" if guarded else "pv.keys"
     n = operands.n
@@ -236,5 +236,7 @@ def pv_tile(
     carried = e.loop(whole, keys(unroll), [operands.v, operands.p, *acc], name)
     if unroll > 1:
         carried = e.loop(e.b.srem(n, e.c(unroll)), keys(1), carried, f"{name}.rest")
-    for value, target in zip(carried[2:], targets, strict=True):
-        e.store(value, target)
+    alpha = [e.load(e.offset(operands.alpha, i * vector_bytes)) for i in range(vectors)]
+    for i, added in enumerate(carried[2:]):
+        target = e.offset(operands.out, i * vector_bytes)
+        e.store(e.fma(e.load(target), alpha[i % vectors], added), target)

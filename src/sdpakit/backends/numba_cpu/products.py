@@ -203,9 +203,7 @@ class _Columns:
         def body(g: Value, _: list[Value]) -> Sequence[Value]:
             v = e.offset(v_start, e.imul(g, stride))
             out = e.offset(out_start, e.imul(g, e.c(size * layout.row_bytes)))
-            places = [e.offset(arg["alpha"], i * e.w * e.esz) for i in range(layout.vectors)]
-            alpha = [e.load(place) for place in places]
-            operands = PvOperands(v, e.pointer(arg["p"]), out, alpha, arg["n"])
+            operands = PvOperands(v, e.pointer(arg["p"]), out, e.pointer(arg["alpha"]), arg["n"])
             if guarded:
                 self._one_by_one(size, operands)
             else:

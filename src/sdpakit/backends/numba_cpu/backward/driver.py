@@ -382,12 +382,12 @@ def _sees(d: int, scratch: int, panel: int, group: int) -> bool:
 
 
 @inner
-def _run_end(d: int, scratch: int, start: int, panels: int, group: int) -> int:
-    """Return the end of the run of panels from `start` on that see a register tile."""
-    panels = min(panels, start + get(d, RUN_PANELS))
-    while start < panels and _sees(d, scratch, start, group):
-        start += 1
-    return start
+def _run_start(d: int, scratch: int, end: int, group: int) -> int:
+    """Return the first of the run of panels before `end` that see a register tile."""
+    least = max(0, end - get(d, RUN_PANELS))
+    while end > least and _sees(d, scratch, end - 1, group):
+        end -= 1
+    return end
 
 
 @inner
@@ -429,7 +429,10 @@ def _add_run(d: int, scratch: int, sums: Any, groups: Any, run: Any, seen: int) 
 
 @inner
 def _add_tile(d: int, block: Block, scratch: int, sums: Any, n: int, seen: int) -> None:
-    """Add what a block gives to dK and dV of a tile of n keys."""
+    """Add what a block gives to dK and dV of a tile of n keys, the last panels first.
+
+    Under a causal mask the first rows have the largest weights: added last they are rounded least.
+    """
     total = (n + get(d, ROW_STEP) - 1) // get(d, ROW_STEP)
     whole = _all_see(d, scratch, block.panels, n)
     group = 0
@@ -437,12 +440,12 @@ def _add_tile(d: int, block: Block, scratch: int, sums: Any, n: int, seen: int) 
         end = total if whole else group + 1
         while end < total and _alike(d, scratch, block.panels, group, end):
             end += 1
-        panel = 0
-        while panel < block.panels:
-            run_end = _run_end(d, scratch, panel, block.panels, group)
-            if run_end > panel:
-                _add_run(d, scratch, sums, (group, end), (panel, run_end), seen)
-            panel = max(run_end, panel + 1)
+        panels = block.panels
+        while panels > 0:
+            start = _run_start(d, scratch, panels, group)
+            if start < panels:
+                _add_run(d, scratch, sums, (group, end), (start, panels), seen)
+            panels = min(start, panels - 1)
         group = end
 
 

@@ -1,8 +1,9 @@
 """The register tile of dK and dV: C[r][0:columns] += sum over rows i of A[r][i] * B[i][0:columns].
 
 A are weights, or gradients of logits, of R keys: rows of W lanes for each panel of a run. B are
-rows of dO or Q. Each element of C is one chain of multiply-adds in the order of the rows, so its
-bits do not depend on how the rows are dealt out to blocks and runs (DET-1).
+rows of dO or Q. A run is summed from zero, its last row first, and then added, so the roundings
+of an element are those of a run and those of adding runs: fewer than of one chain over all rows.
+Where runs begin follows from the layout and the mask, never from threads (DET-1).
 """
 
 from __future__ import annotations
@@ -102,17 +103,21 @@ class OuterProduct:
         rows = [e.iadd(c, e.imul(self.arg["c_row_bytes"], e.c(r))) for r in range(layout.rows)]
         places = [e.offset(row, v * step) for row in rows for v in range(layout.vectors)]
         self._fetch_next(rows)
+        a_stride, b_stride = self.arg["a_stride"], self.arg["b_stride"]
 
         def panel(_: Value, carried: list[Value]) -> list[Value]:
             a, b, *acc = carried
             acc = self._panel(a, b, acc, guarded=guarded)
-            ahead = e.offset(a, self.arg["a_stride"]), e.offset(b, self.arg["b_stride"])
+            ahead = (e.offset(a, e.ineg(a_stride)), e.offset(b, e.ineg(b_stride)))
             return [*ahead, *acc]
 
-        start = [e.pointer(left), e.pointer(right), *(e.load(at) for at in places)]
+        last = e.isub(self.arg["panels"], e.c(1))
+        sides = ((left, a_stride), (right, b_stride))
+        ends = [e.offset(side, e.imul(last, stride)) for side, stride in sides]
+        start = [*ends, *[e.const(0.0)] * len(places)]
         done = e.loop(self.arg["panels"], panel, start, "outer.panel", guard=False)
-        for value, place in zip(done[2:], places, strict=True):
-            e.store(value, place)
+        for added, place in zip(done[2:], places, strict=True):
+            e.store(e.add(e.load(place), added), place)
 
     def _fetch_next(self, rows: Sequence[Value]) -> None:
         """Ask for the rows of the next R keys: the sums of all keys live far away."""
@@ -122,25 +127,27 @@ class OuterProduct:
             prefetch(e, e.offset(row, ahead), write=True)
 
     def _panel(self, a: Value, b: Value, acc: list[Value], *, guarded: bool) -> list[Value]:
-        """Emit the W rows of one panel."""
+        """Emit the W rows of one panel, the last one first."""
         e, layout = self.e, self.layout
         # Guarded terms are rare: short code counts for more.
         count = 1 if guarded else min(LANES_AT_ONCE, layout.width)
 
         def lanes(_: Value, carried: list[Value]) -> list[Value]:
             a_at, b_at, *sums = carried
-            for lane in range(count):
+            for lane in reversed(range(count)):
                 sums = self._lane(
                     e.offset(a_at, lane * e.esz),
                     e.offset(b_at, lane * layout.row_bytes),
                     sums,
                     guarded=guarded,
                 )
-            moved = e.offset(a_at, count * e.esz)
-            return [moved, e.offset(b_at, count * layout.row_bytes), *sums]
+            moved = e.offset(a_at, -count * e.esz), e.offset(b_at, -count * layout.row_bytes)
+            return [*moved, *sums]
 
+        last = layout.width - count
+        start = [e.offset(a, last * e.esz), e.offset(b, last * layout.row_bytes), *acc]
         rounds = e.c(layout.width // count)
-        return e.loop(rounds, lanes, [a, b, *acc], "outer.lanes", guard=False)[2:]
+        return e.loop(rounds, lanes, start, "outer.lanes", guard=False)[2:]
 
     def _lane(self, a: Value, b: Value, acc: list[Value], *, guarded: bool) -> list[Value]:
         """Emit one row of B against R elements of A."""
