@@ -1,4 +1,4 @@
-"""Cost of classifying all tiles of a million queries by a million keys, for every built-in mask.
+"""Cost of classifying all tiles of a million queries by a million keys: built-in masks, and joined.
 
 Use: `python -m bench.masks`. Processor time, and the peak of what Python allocates meanwhile. The
 same masks are classified over fewer keys first, and the counts held against the pairs one by one.
@@ -34,7 +34,7 @@ Q_TILE, K_TILE = 128, 192
 MILLISECONDS, MEGABYTES = 10.0, 1.0
 _REPEATS = 15
 
-BUILT_IN: dict[str, Mask | None] = {
+MASKS: dict[str, Mask | None] = {
     "none": None,
     "causal, top_left": Causal("top_left"),
     "causal, bottom_right": Causal("bottom_right"),
@@ -50,13 +50,19 @@ BUILT_IN: dict[str, Mask | None] = {
     "causal & window": Causal("top_left") & Window(4096, 0, "top_left"),
     "causal & documents": Causal("top_left") & Document(),
     "causal | prefix": Causal("top_left") | Prefix(5000),
-}
-MASKS: dict[str, Mask | None] = {
-    **BUILT_IN,
     "sink + window": Window(1024, 0, "top_left") | Prefix(4),
+    "sink + window, bottom_right": Window(1024, 64, "bottom_right") | Prefix(5000),
+    "window & prefix": Window(1024, 64, "bottom_right") & Prefix(500_000),
+    "causal & (window | prefix)": Causal("top_left") & (Window(1024, 64, "top_left") | Prefix(4)),
+    "not window": ~Window(1024, 64, "bottom_right"),
+    "documents & (window | prefix)": Document() & (Window(1024, 64, "top_left") | Prefix(4)),
+    "not (window | prefix | documents)": ~(
+        Window(1024, 0, "bottom_right") | Prefix(4) | Document()
+    ),
+    "window | dilated": Window(1024, 0, "top_left") | Dilated(7, "top_left"),
 }
 
-# What each mask of the targets shows, of rows q and keys k; documents are ids in ascending order.
+# What masks show, of rows q and keys k; documents are ids in ascending order.
 TRUTH: dict[str, Callable[[Array, Array, Array], Array]] = {
     "causal, top_left": lambda q, k, _: k <= q,
     "window": lambda q, k, _: (k >= q - 1024) & (k <= q + 64),
@@ -64,8 +70,25 @@ TRUTH: dict[str, Callable[[Array, Array, Array], Array]] = {
     "documents, ascending": lambda q, k, ids: ids[q] == ids[k],
     "sink + window": lambda q, k, _: ((k >= q - 1024) & (k <= q)) | (k < 4),
     "dilated": lambda q, k, _: (q - k) % 7 == 0,
+    "causal & (window | prefix)": lambda q, k, _: (k <= q) & ((k >= q - 1024) | (k < 4)),
+    "not window": lambda q, k, _: (k < q - 1024) | (k > q + 64),
+    "documents & (window | prefix)": lambda q, k, ids: (
+        (ids[q] == ids[k]) & (((k >= q - 1024) & (k <= q + 64)) | (k < 4))
+    ),
+    "not (window | prefix | documents)": lambda q, k, ids: (
+        ((k < q - 1024) | (k > q)) & (k >= 4) & (ids[q] != ids[k])
+    ),
+    "window | dilated": lambda q, k, _: ((k >= q - 1024) & (k <= q)) | ((q - k) % 7 == 0),
 }
-EXACT = ("causal, top_left", "window", "prefix", "documents, ascending")
+EXACT = (
+    "causal, top_left",
+    "window",
+    "prefix",
+    "documents, ascending",
+    "sink + window",
+    "causal & (window | prefix)",
+    "not window",
+)
 
 
 def _tables(length: int) -> dict[str, Array]:

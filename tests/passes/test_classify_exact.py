@@ -7,8 +7,10 @@ import pytest
 from tests.passes.tiles import World, truth
 
 from sdpakit.expr.nodes import Binary, Const, Expr, Index, Scalar, Unary
-from sdpakit.masks import Causal, Document, Mask, Prefix, Scope, Window
-from sdpakit.passes.classify import KeyRanges, key_ranges
+from sdpakit.masks import Causal, Dilated, Document, Mask, Prefix, Scope, Window
+from sdpakit.passes.classify import KeyRanges, KeySets, key_ranges, key_sets
+from sdpakit.passes.intervals import Box
+from sdpakit.passes.tables import Array
 from sdpakit.passes.vectors import VectorOps
 
 pytestmark = pytest.mark.slow  # brute force over integers, the same on every Python
@@ -32,8 +34,7 @@ def _world(rows, keys, offset=0, tables=None, scalars=None):
     )
 
 
-def _ranges(mask: Expr, world: World, first: int, last: int) -> tuple[KeyRanges, np.ndarray]:
-    ops = VectorOps(world.scalars, world.tables)
+def _box(ops: VectorOps, world: World, first: int, last: int) -> Box[Array]:
     points = {
         "b": 0,
         "h": 0,
@@ -46,7 +47,18 @@ def _ranges(mask: Expr, world: World, first: int, last: int) -> tuple[KeyRanges,
         "q": (ops.const(first), ops.const(last)),
         "k": (ops.const(0), ops.const(world.kv_rows - 1)),
     }
-    return key_ranges(mask, ops, box), truth(mask, world, 0, 0)[first : last + 1]
+    return box
+
+
+def _ranges(mask: Expr, world: World, first: int, last: int) -> tuple[KeyRanges, np.ndarray]:
+    ops = VectorOps(world.scalars, world.tables)
+    found = key_ranges(mask, ops, _box(ops, world, first, last))
+    return found, truth(mask, world, 0, 0)[first : last + 1]
+
+
+def _sets(mask: Expr, world: World, first: int, last: int) -> KeySets:
+    ops = VectorOps(world.scalars, world.tables)
+    return key_sets(mask, ops, _box(ops, world, first, last))
 
 
 def _assert_exact(mask: Expr, world: World) -> None:
@@ -59,6 +71,24 @@ def _assert_exact(mask: Expr, world: World) -> None:
             assert (found.maybe_lo, found.maybe_hi) == hull
             common = np.arange(int(found.must_lo), int(found.must_hi))
             assert np.array_equal(common, np.flatnonzero(tile.all(axis=0)))
+
+
+def _inside(spans, world: World) -> Array:
+    keys = np.arange(world.kv_rows)
+    found: Array = np.any([(keys >= lo) & (keys < hi) for lo, hi in spans], axis=0)
+    return found
+
+
+def _assert_sets_exact(mask: Expr, world: World, rows: int = 1, *, must: bool = True) -> None:
+    """Compare the key sets of every q tile of at least so many rows with brute force."""
+    value = truth(mask, world, 0, 0)
+    for first in range(world.q_rows):
+        for last in range(first + rows - 1, world.q_rows):
+            found, tile = _sets(mask, world, first, last), value[first : last + 1]
+            assert found.final.all()
+            assert np.array_equal(_inside(found.maybe, world), tile.any(axis=0))
+            of_all, common = _inside(found.must, world), tile.all(axis=0)
+            assert np.array_equal(of_all, common) if must else common[of_all].all()
 
 
 def _build(mask: Mask) -> tuple[Expr, dict[str, int]]:
@@ -88,6 +118,76 @@ def test_aligned_masks_are_exact(make, align, lengths):
     mask, scalars = _build(make(align))
     for offset in (-8, 0, 5) if align == "offset" else (0,):
         _assert_exact(mask, _world(*lengths, offset=offset, scalars=scalars))
+
+
+@pytest.mark.parametrize("lengths", [(9, 9), (7, 20), (15, 7)])
+@pytest.mark.parametrize("align", ALIGNMENTS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda align: Window(3, 2, align) | Prefix(4),
+        lambda align: Window(3, 2, align) & Prefix(9),
+        lambda align: ~(Window(3, 2, align) | Prefix(4)),
+        lambda align: Causal(align) & (Window(3, 2, align) | Prefix(2)),
+        lambda align: ~Window(3, 2, align),
+        lambda align: Window(1, 0, align) | ~Window(6, 5, align),
+        lambda _: ~Document("doc", "kv_doc"),
+        lambda _: ~Document("doc", "kv_doc") & ~Prefix(3),
+        lambda _: Document("doc", "kv_doc") & Prefix(8),
+    ],
+    ids=[
+        "sink",
+        "cut",
+        "neither",
+        "causal sink",
+        "outside",
+        "stripes",
+        "others",
+        "other keys",
+        "cut documents",
+    ],
+)
+def test_composed_masks_keep_their_gaps(make, align, lengths):
+    mask, scalars = _build(make(align))
+    for offset in (-8, 0, 5) if align == "offset" else (0,):
+        _assert_sets_exact(mask, _world(*lengths, offset, _documents(*lengths), scalars))
+
+
+@pytest.mark.parametrize("align", ALIGNMENTS)
+@pytest.mark.parametrize("lengths", [(9, 9), (7, 20), (20, 7)])
+def test_rows_that_attend_a_key_for_different_reasons(lengths, align):
+    for other in (Window(1, 0, align) | Prefix(2), ~Causal(align)):
+        mask, scalars = _build(other | Document("doc", "kv_doc"))
+        world = _world(*lengths, 2, _documents(*lengths), scalars)
+        _assert_sets_exact(mask, world, must=False)
+
+
+def _documents(rows: int, keys: int) -> dict[str, Array]:
+    """Return documents of rows and of keys, with keys of every document."""
+    return {
+        "doc": (np.arange(rows) * 3 // rows)[None].astype(np.int32),
+        "kv_doc": (np.arange(keys) * 3 // keys)[None].astype(np.int32),
+    }
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5])
+def test_steps_are_exact_for_tiles_of_as_many_rows(step):
+    for make in (Dilated(step, "top_left"), ~Dilated(step, "top_left") | Prefix(4)):
+        mask, scalars = _build(make)
+        _assert_sets_exact(mask, _world(9, 20, scalars=scalars), rows=step)
+    mask, scalars = _build(Dilated(4, "top_left"))
+    assert not _sets(mask, _world(9, 20, scalars=scalars), 0, 2).final
+
+
+def test_more_ranges_than_are_kept_stay_sound_and_are_not_called_final():
+    mask: Expr = Binary("lt", K, Const(0))
+    for n in range(1, 20, 3):
+        mask = Binary("or", mask, Binary("eq", K, Const(n)))
+    world = _world(3, 24)
+    found, tile = _sets(mask, world, 0, 2), truth(mask, world, 0, 0)
+    assert not found.final
+    assert not tile[:, ~_inside(found.maybe, world)].any()
+    assert tile[:, _inside(found.must, world)].all()
 
 
 @pytest.mark.parametrize("length", [0, 1, 6, 11, 40])

@@ -1,20 +1,24 @@
 """How many tiles of a call are empty, full or partial, counted without a block mask.
 
-Runs of tiles that the key ranges of a q tile decide are counted at once; what lies between is
-classified by halving, so that gaps of a mask cost the logarithm of their length.
+The key sets of a q tile decide whole runs of its tiles at once. Where they are not final, the tiles
+that they leave undecided are classified by halving, so that what a mask hides there costs the
+logarithm of its length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+import itertools
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from sdpakit.expr.nodes import Expr, Index, Load, postorder
 from sdpakit.ir.program import Program
-from sdpakit.passes.classify import KeyRanges, key_ranges, tile_class
+from sdpakit.passes import spans
+from sdpakit.passes.classify import KeySets, key_sets, tile_class
 from sdpakit.passes.intervals import Box
+from sdpakit.passes.spans import Span
 from sdpakit.passes.tables import Array
 from sdpakit.passes.vectors import VectorOps
 
@@ -22,9 +26,9 @@ _BATCH = frozenset({"b"})
 _HEAD = frozenset({"h"})
 
 # Q tiles, or boxes, looked at together: some fifty vectors of so many int64 are alive at a time.
-_CHUNK = 3 << 10
+_CHUNK = 2 << 10
 
-# About so many boxes of a call are looked at outside of the key ranges; the rest is unresolved.
+# About so many boxes of a call are looked at outside of the key sets; the rest is unresolved.
 _MAX_BOXES = 1 << 18
 
 # Runs that are tried first where there are too many tiles to look at all.
@@ -61,7 +65,8 @@ class TileMap:
     ----------
     empty, full, partial : int
         Tiles without any pair to attend; with nothing but such pairs; the rest, where pairs are
-        selected one by one. EMPTY and FULL are proven. Rows past q_len and keys past kv_len are
+        selected one by one. EMPTY and FULL are proven, which a kernel that asks about one tile at a
+        time may miss where a mask is joined from others. Rows past q_len and keys past kv_len are
         empty, and do not keep a tile from being full.
     unresolved : int
         Of the partial ones those that were not looked at one by one, because there were too many.
@@ -195,6 +200,27 @@ def _quarters(runs: Array) -> Array:
     return pieces[:, cuts[:-1] < cuts[1:]]
 
 
+def _sum(found: Sequence[Span], count: int) -> int:
+    """Return the length of spans, each of which is of size `count` or 1."""
+    sizes = (np.asarray(end - first) for first, end in found)
+    return sum(int(size.sum()) * (count // size.size) for size in sizes)
+
+
+def _runs(tiles: Array, wanted: Array, touched: Sequence[Span], left_open: Sequence[Span]) -> Array:
+    """Return what is touched and open of the q tiles that are wanted: (q tile, first, end)."""
+    at = np.flatnonzero(np.broadcast_to(wanted, tiles.shape))
+    parts = [np.empty((3, 0), np.int64)]
+    if at.size:
+        some, open_ = (
+            [span for span in found if (span[0] < span[1]).any()] for found in (touched, left_open)
+        )
+        for (a, b), (c, d) in itertools.product(some, open_):
+            first = np.broadcast_to(np.maximum(a, c), tiles.shape)[at]
+            end = np.broadcast_to(np.minimum(b, d), tiles.shape)[at]
+            parts.append(np.stack((tiles[at], first, end))[:, first < end])
+    return np.concatenate(parts, axis=1)
+
+
 @dataclass(frozen=True, slots=True)
 class _Grid:
     """The tiles of one batch entry and head."""
@@ -211,57 +237,34 @@ class _Grid:
         with_rows = min(q_tiles, -(-q_len // self.q_tile))
         counts = TileMap(empty=(q_tiles - with_rows) * self.k_tiles)
         for tiles in _chunks(with_rows):
-            runs = self._count_runs(tiles, q_len, kv_len, counts)
+            runs = self._count_sets(tiles, q_len, kv_len, counts)
             self._count_boxes(runs, (q_len, kv_len), max_boxes, counts)
         return counts
 
-    def _ranges(self, tiles: Array, q_len: int, kv_len: int) -> KeyRanges[Array]:
-        """Return the key ranges of q tiles; a bound may be of size 1."""
+    def _sets(self, tiles: Array, q_len: int, kv_len: int) -> KeySets[Array, Array]:
+        """Return the key sets of q tiles; a bound may be of size 1."""
         box = dict(self.fixed)
         box["q"] = self._rows(tiles, q_len)
         box["k"] = self.ops.const(0), self.ops.const(kv_len - 1)
-        return key_ranges(self.mask, self.ops, box)
+        return key_sets(self.mask, self.ops, box)
 
     def _rows(self, tiles: Array, q_len: int) -> tuple[Array, Array]:
         first = tiles * self.q_tile
         return first, np.minimum(first + self.q_tile, q_len) - 1
 
-    def _count_runs(self, tiles: Array, q_len: int, kv_len: int, counts: TileMap) -> Array:
-        """Count what the key ranges decide; return the rest as rows (q tile, first, end k tile)."""
-        keys, k_tile = self._ranges(tiles, q_len, kv_len), self.k_tile
-        some = keys.maybe_lo < keys.maybe_hi
-        first = np.where(some, keys.maybe_lo // k_tile, 0)
-        end = np.where(some, -(-keys.maybe_hi // k_tile), 0)
-        # A tile is full up to the last key that there is.
-        full_end = np.where(keys.must_hi == kv_len, -(-kv_len // k_tile), keys.must_hi // k_tile)
-        full = -(-keys.must_lo // k_tile)
-        none = (full >= full_end) | (keys.must_lo >= keys.must_hi)
-        # On either side of the full tiles there are those that the range of "some row" touches.
-        sides = np.empty((3, 2, tiles.size), np.int64)
-        sides[0] = tiles
-        sides[1, 0], sides[2, 0] = first, np.where(none, end, full)
-        sides[1, 1], sides[2, 1] = np.where(none, end, full_end), end
-        begins, ends = sides[1:].sum(axis=2)
-        counts.empty += tiles.size * self.k_tiles - int(ends[1] - begins[0])
-        counts.full += int(begins[1] - ends[0])
-        runs = sides[:, (sides[1] < sides[2]) & ~self._are_partial(sides, keys, kv_len)]
-        counts.partial += int(ends.sum() - begins.sum() - runs[2].sum() + runs[1].sum())
+    def _count_sets(self, tiles: Array, q_len: int, kv_len: int, counts: TileMap) -> Array:
+        """Count what the key sets decide; return the rest as rows (q tile, first, end k tile)."""
+        keys = self._sets(tiles, q_len, kv_len)
+        touched = spans.touched(keys.maybe, self.k_tile)
+        left_open = spans.left_open(keys.must, kv_len, self.k_tile)
+        with_keys = tiles.size * -(-kv_len // self.k_tile)
+        some, not_all = _sum(touched, tiles.size), _sum(left_open, tiles.size)
+        runs = _runs(tiles, ~keys.final, touched, left_open)
+        counts.empty += tiles.size * self.k_tiles - some
+        counts.full += with_keys - not_all
+        # The full ones are among those that are touched.
+        counts.partial += some - (with_keys - not_all) - int((runs[2] - runs[1]).sum())
         return runs
-
-    def _are_partial(self, sides: Array, keys: KeyRanges[Array], kv_len: int) -> Array:
-        """Return which runs beside the full tiles are known to be partial, without a look at each.
-
-        A single tile is, if a key in it is attended by all rows, and another by none. Where all
-        rows attend the same keys, an end of their range is in every tile that is not full.
-        """
-        start = sides[1] * self.k_tile
-        stop = np.minimum(start + self.k_tile, kv_len)
-        single = sides[2] - sides[1] == 1
-        of_all = (keys.must_lo < stop) & (keys.must_hi > start)
-        of_none = (keys.maybe_lo > start) | (keys.maybe_hi < stop)
-        same = (keys.maybe_lo == keys.must_lo) & (keys.maybe_hi == keys.must_hi)
-        partial: Array = (keys.must_lo < keys.must_hi) & (same | (single & of_all & of_none))
-        return partial
 
     def _count_boxes(
         self, runs: Array, lengths: tuple[int, int], max_boxes: int, counts: TileMap

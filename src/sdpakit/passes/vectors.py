@@ -104,6 +104,8 @@ class VectorOps:
 
     def select(self, cond: Array, a: Array, b: Array) -> Array:
         """Return a where `cond`, else b."""
+        if cond.ndim == 0:
+            return a if cond else b
         return np.where(cond, a, b)
 
     def lt(self, a: Array, b: Array) -> Array:
