@@ -14,6 +14,7 @@ import pytest
 import sdpakit as sk
 from sdpakit.backends.numba_cpu import codegen, pool, schedule
 from sdpakit.backends.numba_cpu.isa import available_isas
+from sdpakit.backends.numba_cpu.lower import DECODE, DECODE_PAGES, PREFILL
 from sdpakit.backends.numba_cpu.machine import FALLBACK
 from sdpakit.conformance import bounds
 from sdpakit.reference import detail
@@ -151,9 +152,10 @@ def test_eight_threads_compile_and_call_for_the_first_time():
 def test_what_decodes_is_one_code_for_all_threads_whatever_is_forgotten_between():
     kernel = sk.compile(sk.AttentionSpec(q_heads=1, head_dim=5), backend="numba_cpu")
     (code,) = kernel._launcher._codes.values()
-    first = code._modules()
+    places = (PREFILL, DECODE, DECODE_PAGES)
+    first = [code.kernel(place) for place in places]
     codegen.clear_loaded()
-    assert all(x is y for x, y in zip(code._modules(), first, strict=True))
+    assert all(code.kernel(place) is x for place, x in zip(places, first, strict=True))
 
 
 FORKS = """

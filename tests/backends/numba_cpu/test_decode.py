@@ -148,6 +148,11 @@ def test_it_is_compiled_when_a_call_first_goes_there():
     assert len(codegen._LOADED) == before + 1
     kernel(*operands(Shape(1, 4, 2, 1, 300, 21)))
     assert len(codegen._LOADED) == before + 1
+    paged = sk.compile(spec.replace(paged=True, kv_lens=True), backend="numba_cpu")
+    q, *pages = operands(Shape(1, 4, 2, 1, 300, 21))
+    pages = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in pages]
+    paged(q, *pages, kv_lens=np.array([300]), block_table=np.array([[0]]))
+    assert len(codegen._LOADED) == before + 2  # what reads keys by a table; the rest is shared
 
 
 def test_its_code_lives_as_long_as_the_kernel():

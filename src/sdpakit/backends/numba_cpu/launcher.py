@@ -20,7 +20,7 @@ from sdpakit.backends.numba_cpu.decode.launcher import DecodeCode
 from sdpakit.backends.numba_cpu.entries import EntryFields, fill_entries
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK, computed_once
 from sdpakit.backends.numba_cpu.gate import Gate
-from sdpakit.backends.numba_cpu.lower import DECODE, PREFILL, Plan, Stages, lower
+from sdpakit.backends.numba_cpu.lower import PREFILL, Plan, Stages, lower
 from sdpakit.backends.numba_cpu.prepared import Prepared
 from sdpakit.expr.nodes import Index, postorder
 
@@ -90,24 +90,25 @@ class Code:
         self.deal = functools.lru_cache(maxsize=KEPT_DEALS)(self._deal)
         self.plan: Plan = artifact.meta["plan"]
         self.stages = cast(Stages, artifact.stages)
-        self.module = self.stages.compiled(PREFILL)
+        self._kernels: dict[int, KernelModule] = {}
+        self.module = self.kernel(PREFILL)
         self.walk = compile_kernel(driver.WALK, self.plan.layout.isa)
         self.context = ContextLayout.of(self.plan.program)
         self.template = self._template()
-        self._decode_module: KernelModule | None = None
         self.decode = None
         if can_decode(self.plan.layout):
             self.decode = DecodeCode(
-                self.plan, self._modules, self.context, reads_head=self.reads_head
+                self.plan, self.kernel, self.context, reads_head=self.reads_head
             )
 
-    def _modules(self) -> tuple[KernelModule, KernelModule]:
+    def kernel(self, place: int) -> KernelModule:
+        """Return the code of a kernel by its place in the stages."""
         # The same object for all threads that ask at once: each takes addresses of its code, and
         # one that `clear_loaded` has made others forget would be freed under them.
         with LLVM_LOCK:
-            if self._decode_module is None:
-                self._decode_module = self.stages.compiled(DECODE)
-            return self._decode_module, self.module
+            if place not in self._kernels:
+                self._kernels[place] = self.stages.compiled(place)
+            return self._kernels[place]
 
     def _template(self) -> Ints:
         layout, program = self.plan.layout, self.plan.program

@@ -16,7 +16,7 @@ from sdpakit.backends.base import Artifact, Options
 from sdpakit.backends.numba_cpu.codegen import KernelModule, compile_kernel
 from sdpakit.backends.numba_cpu.context import ContextLayout
 from sdpakit.backends.numba_cpu.decode.choice import can_decode
-from sdpakit.backends.numba_cpu.decode.emit import decode_module
+from sdpakit.backends.numba_cpu.decode.emit import decode_module, pages_module
 from sdpakit.backends.numba_cpu.decode.layout import DecodeLayout
 from sdpakit.backends.numba_cpu.decode.softening import Softening
 from sdpakit.backends.numba_cpu.functions import new_function, new_module
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 NAME = "numba_cpu"
 
 # Places of the kernels of a spec in its stages. All have the first.
-PREFILL, DECODE = 0, 1
+PREFILL, DECODE, DECODE_PAGES = 0, 1, 2
 
 # Each staged table takes a tile of scratch as large as the weights; more are read lane by lane.
 MAX_STAGED = 4
@@ -177,7 +177,8 @@ def _recipes(plan: Plan) -> tuple[KernelRecipe, ...]:
     if not can_decode(plan.layout):
         return (prefill,)
     soften = ModuleRecipe(_soften_text, (plan,))
-    return prefill, KernelRecipe(soften, (decode_module(plan.layout),))
+    decode = KernelRecipe(soften, (decode_module(plan.layout),))
+    return prefill, decode, KernelRecipe(pages_module(plan.layout))
 
 
 def _own_text(plan: Plan) -> str:

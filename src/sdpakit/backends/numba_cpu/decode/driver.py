@@ -98,7 +98,7 @@ from sdpakit.backends.numba_cpu.workers import DONE_ITEMS, NEXT_ITEM, OWN_FIELDS
     PAGES,  # address of int64, PAGES_B of them for each batch entry; 0: keys lie by entry
     PAGES_B,
     PAGE_SIZE,
-    ROWS_AHEAD,  # keys behind a tile whose addresses are wanted
+    ROWS_AHEAD,  # keys behind a tile whose addresses are wanted, in pages
     CONTEXT,  # address of ctx (see context.py)
     FINISHED,  # address of a counter for each kv head of each batch entry
     SEEN,  # address of an int64 for each item: whether it left a state
@@ -108,8 +108,7 @@ from sdpakit.backends.numba_cpu.workers import DONE_ITEMS, NEXT_ITEM, OWN_FIELDS
     Q_FACTOR,  # bits of a float64: factor of q while it is packed
     MAX_FACTOR,  # bits of a float64: natural units in one unit of tmax
     EMPTY_FACTOR,  # bits of a float64: 0.0 or NaN, the out of a row without keys
-    PACK_ROW,  # addresses of generated functions; 0 for the last three: not needed
-    FILL_ROWS,
+    PACK_ROW,  # addresses of generated functions; 0 for the last four: not needed
     COPY_ROWS,
     PRODUCTS_ONE,
     PRODUCTS_MANY,
@@ -124,6 +123,7 @@ from sdpakit.backends.numba_cpu.workers import DONE_ITEMS, NEXT_ITEM, OWN_FIELDS
     KEY_RANGES,
     TILE_CLASS,
     SINK,
+    FILL_ROWS,
     ITEM_BYTES,  # of an element of q, k, v
     K_WIDTH,  # elements of a row
     V_WIDTH,
@@ -132,7 +132,7 @@ from sdpakit.backends.numba_cpu.workers import DONE_ITEMS, NEXT_ITEM, OWN_FIELDS
     STATE_BYTES,  # of a row
     Q_AT,  # offsets into the scratch of a thread
     P_AT,
-    K_ROWS_AT,  # where the keys of a tile lie
+    K_ROWS_AT,  # tables of where the rows of a tile lie, in pages
     V_ROWS_AT,
     K_AT,
     V_AT,
@@ -167,13 +167,18 @@ class Item(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Keys [j, j + n), the flags of `soften`, and tables of where keys and values lie."""
+    """Keys [j, j + n), the flags of `soften`, and where keys and values lie.
+
+    Row r of k lies at k + r * k_step; of pages, its address does.
+    """
 
     j: int
     n: int
     flags: int
     k: int
+    k_step: int
     v: int
+    v_step: int
 
 
 @inner
@@ -264,24 +269,30 @@ def _fill_from_pages(d: int, item: Item, j: int, n: int, k_rows: int, v_rows: in
 
 
 @inner
-def _find_rows(d: int, item: Item, j: int, n: int, k_rows: int, v_rows: int) -> None:
-    """Store where keys and values [j, j + n) lie; keys behind the last one are fetched at most."""
+def _find_rows(d: int, item: Item, scratch: int, tile: Tile) -> Tile:
+    """Return a tile with where its rows lie, those behind it included: they are fetched."""
     if get(d, PAGES) != 0:
-        _fill_from_pages(d, item, j, n, k_rows, v_rows)
-        return
-    row = _of_entry(get(d, KV_START), item.b) + j
+        k, v = scratch + get(d, K_ROWS_AT), scratch + get(d, V_ROWS_AT)
+        _fill_from_pages(d, item, tile.j, tile.n + get(d, ROWS_AHEAD), k, v)
+        return Tile(tile.j, tile.n, tile.flags, k, 8, v, 8)
+    row = _of_entry(get(d, KV_START), item.b) + tile.j
     k = get(d, K) + item.b * get(d, K_B) + item.kv_head * get(d, K_H) + row * get(d, K_J)
     v = get(d, V) + item.b * get(d, V_B) + item.kv_head * get(d, V_H) + row * get(d, V_J)
-    _fill(d, k_rows, n, k, get(d, K_J))
-    _fill(d, v_rows, n, v, get(d, V_J))
+    return Tile(tile.j, tile.n, tile.flags, k, get(d, K_J), v, get(d, V_J))
 
 
 @inner
-def _make_adjacent(d: int, field: int, width: int, n: int, rows: int, target: int) -> None:
-    """Lay rows of k or v out anew where the elements of a row are not adjacent."""
+def _adjacent(d: int, field: int, width: int, n: int, rows: int, step: int, target: int) -> Any:
+    """Return where rows of k or v lie, and their step: anew if elements of a row lie apart."""
     stride = get(d, field + 4)
-    if stride != get(d, ITEM_BYTES) and width != 1:
-        call(get(d, COPY_ROWS), (rows, stride, n, target, width))
+    if stride == get(d, ITEM_BYTES) or width == 1:
+        return rows, step
+    call(get(d, COPY_ROWS), (rows, step, stride, n, target, width))
+    row_bytes = width * get(d, ITEM_BYTES)
+    if get(d, PAGES) == 0:
+        return target, row_bytes
+    _fill(d, rows, n, target, row_bytes)
+    return rows, step
 
 
 @inner
@@ -318,17 +329,17 @@ def _attend(d: int, item: Item, scratch: int, tile: Tile) -> None:
         q = scratch + get(d, Q_AT) + first * get(d, Q_ROW_BYTES)
         p = scratch + get(d, P_AT)
         products = get(d, PRODUCTS_MANY) if wide else get(d, PRODUCTS_ONE)
-        call(products, (tile.k, tile.n, q, p))
+        call(products, (tile.k, tile.k_step, tile.n, q, p))
         absent = _soften_rows(d, item, scratch, tile, first, count)
         state = item.states + first * get(d, STATE_BYTES)
         if absent:
             for n in range(count):
                 weights = p + n * get(d, P_ROW_BYTES)
                 row = (weights, state + n * get(d, STATE_BYTES))
-                call(get(d, MEANS_PRESENT), (tile.v, tile.n, *row))
+                call(get(d, MEANS_PRESENT), (tile.v, tile.v_step, tile.n, *row))
         else:
             means = get(d, MEANS_MANY) if wide else get(d, MEANS_ONE)
-            call(means, (tile.v, tile.n, p, state))
+            call(means, (tile.v, tile.v_step, tile.n, p, state))
         first += count
 
 
@@ -358,11 +369,11 @@ def _tile_flags(d: int, item: Item, j: int, n: int) -> int:
 @inner
 def _meet_tile(d: int, item: Item, scratch: int, j: int, n: int, flags: int) -> None:
     """Let the rows of an item meet keys [j, j + n)."""
-    k_rows, v_rows = scratch + get(d, K_ROWS_AT), scratch + get(d, V_ROWS_AT)
-    _find_rows(d, item, j, n + get(d, ROWS_AHEAD), k_rows, v_rows)
-    _make_adjacent(d, K, get(d, K_WIDTH), n, k_rows, scratch + get(d, K_AT))
-    _make_adjacent(d, V, get(d, V_WIDTH), n, v_rows, scratch + get(d, V_AT))
-    _attend(d, item, scratch, Tile(j, n, flags, k_rows, v_rows))
+    found = _find_rows(d, item, scratch, Tile(j, n, flags, 0, 0, 0, 0))
+    k_at, v_at = scratch + get(d, K_AT), scratch + get(d, V_AT)
+    k, k_step = _adjacent(d, K, get(d, K_WIDTH), n, found.k, found.k_step, k_at)
+    v, v_step = _adjacent(d, V, get(d, V_WIDTH), n, found.v, found.v_step, v_at)
+    _attend(d, item, scratch, Tile(j, n, flags, k, k_step, v, v_step))
 
 
 @inner

@@ -18,6 +18,7 @@ from sdpakit.backends.numba_cpu.decode import driver
 from sdpakit.backends.numba_cpu.decode.layout import MANY, TILE_KEYS, DecodeLayout
 from sdpakit.backends.numba_cpu.entries import EntryFields, fill_entries
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK, computed_once
+from sdpakit.backends.numba_cpu.lower import DECODE, DECODE_PAGES, PREFILL
 from sdpakit.backends.numba_cpu.prepared import Prepared
 from sdpakit.backends.numba_cpu.workers import Worker
 
@@ -29,16 +30,17 @@ if TYPE_CHECKING:
 KEPT_DEALS = 64  # shapes whose descriptor is remembered
 SERIAL_BYTES = 1024 * 1024  # of keys and values: about 0.1 ms, ten times what waking a thread costs
 
-_FUNCTIONS = {
-    "pack_row": driver.PACK_ROW,
-    "fill_rows": driver.FILL_ROWS,
+_READERS = {
     "copy_rows": driver.COPY_ROWS,
     "products_1": driver.PRODUCTS_ONE,
     f"products_{MANY}": driver.PRODUCTS_MANY,
-    "soften": driver.SOFTEN,
     "means_1": driver.MEANS_ONE,
     f"means_{MANY}": driver.MEANS_MANY,
     "means_present": driver.MEANS_PRESENT,
+}
+_FUNCTIONS = {
+    "pack_row": driver.PACK_ROW,
+    "soften": driver.SOFTEN,
     "begin_row": driver.BEGIN_ROW,
     "merge_row": driver.MERGE_ROW,
     "finish_row": driver.FINISH_ROW,
@@ -139,9 +141,9 @@ class DecodeCode:
     ----------
     plan : Plan
         What the code is made for.
-    modules : callable
-        Returns the code of the decode kernel, and that of the prefill kernel, whose key ranges and
-        sink both ask.
+    kernel : callable
+        Returns the code of a kernel by its place in the stages, and keeps it. That of the prefill
+        kernel has the key ranges and the sink that both ask.
     layout : ContextLayout
         Where the run-time values of a call go.
     reads_head : bool
@@ -151,7 +153,7 @@ class DecodeCode:
     def __init__(
         self,
         plan: Plan,
-        modules: Callable[[], tuple[KernelModule, KernelModule]],
+        kernel: Callable[[int], KernelModule],
         layout: ContextLayout,
         *,
         reads_head: bool,
@@ -159,8 +161,8 @@ class DecodeCode:
         self.deal = functools.lru_cache(maxsize=KEPT_DEALS)(self._deal)
         self.plan, self.context = plan, layout
         self.layout = DecodeLayout(plan.layout)
-        self._modules, self._reads_head = modules, reads_head
-        self._code: tuple[KernelModule, ...] = ()  # addresses are valid as long as it lives
+        self._kernel, self._reads_head = kernel, reads_head
+        self._walk: KernelModule | None = None  # its addresses are valid as long as it lives
 
     @computed_once
     def _worker(self) -> Worker:
@@ -168,15 +170,21 @@ class DecodeCode:
             return workers.worker()
 
     @computed_once
+    def _readers_of_pages(self) -> Mapping[int, int]:
+        """Fields of the descriptor that differ where keys lie in pages."""
+        code = self._kernel(DECODE_PAGES)
+        readers = {field: code.address(f"{name}_paged") for name, field in _READERS.items()}
+        return readers | {driver.FILL_ROWS: code.address("fill_rows_paged")}
+
+    @computed_once
     def _template(self) -> Ints:
         """Descriptor without what differs between two calls."""
         layout, program = self.layout, self.plan.program
-        decode, prefill = self._modules()
-        walk = compile_kernel(driver.WALK, self.layout.panel.isa)
-        self._code = decode, prefill, walk
+        decode, prefill = self._kernel(DECODE), self._kernel(PREFILL)
+        self._walk = walk = compile_kernel(driver.WALK, self.layout.panel.isa)
         d = np.zeros(driver.FIELDS, np.int64)
         d[workers.RUN_ITEM], d[workers.REBIND] = walk.address("run_item"), walk.address("rebind")
-        for name, field in _FUNCTIONS.items():
+        for name, field in (_READERS | _FUNCTIONS).items():
             d[field] = decode.address(name)
         if self.plan.has_mask:
             d[driver.KEY_RANGES] = prefill.address("key_ranges")
@@ -291,6 +299,9 @@ class DecodeCode:
             fill_entries(d, call, _ENTRIES)
             d[entries_at:slots_at], d[slots_at:] = deal.entries.ravel(), deal.slots
             d[driver.ENTRIES], d[driver.SLOTS] = where + 8 * entries_at, where + 8 * slots_at
+        if call.pages is not None:
+            for field, function in self._readers_of_pages.items():
+                d[field] = function
         d[driver.CONTEXT], d[driver.FINISHED] = where + 8 * values_at, where + 8 * finished_at
         d[driver.SEEN] = where + 8 * seen_at
         d[driver.Q_LEN], d[driver.KV_LEN] = values[context.SLOT_Q_LEN], values[context.SLOT_KV_LEN]

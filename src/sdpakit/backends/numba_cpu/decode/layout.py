@@ -45,9 +45,16 @@ class DecodeLayout:
     ----------
     panel : PanelLayout
         Sizes of the prefill kernel of the same spec.
+    paged : bool
+        Whether a table says where each row of keys and values lies.
     """
 
     panel: PanelLayout
+    paged: bool = False
+
+    def named(self, function: str) -> str:
+        """Return the name of a function of this kernel."""
+        return f"{function}_paged" if self.paged else function
 
     @computed_once
     def isa(self) -> Isa:

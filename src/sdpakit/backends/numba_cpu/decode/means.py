@@ -20,13 +20,13 @@ from sdpakit.backends.numba_cpu.microkernels import CACHE_LINE, prefetch
 from sdpakit.backends.numba_cpu.packing import load_lanes
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
-ARGUMENTS = ("v", "n", "p", "state")
+ARGUMENTS = ("v", "v_step", "n", "p", "state")
 
 
 class Means:
     """Emits `means_<rows>`, or `means_present`, which leaves out absent pairs (MASK-3).
 
-    `v` is the address of a table of addresses of rows.
+    For `v` and `v_step` see `products.address_of_row`.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Means:
         self, module: Any, layout: DecodeLayout, rows: int, *, guarded: bool = False
     ) -> None:
         name = "means_present" if guarded else f"means_{rows}"
-        b = new_function(module, name, ARGUMENTS, result=ir.VoidType())
+        b = new_function(module, layout.named(name), ARGUMENTS, result=ir.VoidType())
         self.arg: dict[str, Value] = dict(zip(ARGUMENTS, b.function.args, strict=True))
         self.e = VectorEmitter(b, layout.isa, layout.element)
         self.layout, self.rows, self.guarded = layout, rows, guarded
@@ -94,7 +94,6 @@ class Means:
         """Emit the sums of strip `s`, `width` columns, over `count` keys from `first` on."""
         e, layout, arg, w = self.e, self.layout, self.arg, self.layout.lanes
         sizes = [min(w, width - start) for start in range(0, width, w)]
-        table = e.offset(arg["v"], e.imul(first, e.c(8)))
         column = e.imul(s, e.c(self.strip_bytes))
         weights = e.imul(first, e.c(layout.esz))
         acc_at = e.iadd(e.imul(s, e.c(self.strip * layout.vector_bytes)), e.c(layout.acc_at))
@@ -107,8 +106,8 @@ class Means:
 
         def body(j: Value, acc: list[Value]) -> Sequence[Value]:
             if not self.guarded:
-                self._fetch(table, e.iadd(e.imul(s, count), j))
-            at = e.offset(address_of_row(e, table, j), column)
+                self._fetch(first, e.iadd(e.imul(s, count), j))
+            at = e.offset(self._value(e.iadd(first, j)), column)
             step = w * layout.panel.itemsize
             v = [
                 load_lanes(e, e.offset(at, c * step), size, layout.panel.dtype)
@@ -136,12 +135,15 @@ class Means:
             new += [e.fma(weight, x, acc[r * len(v) + c]) for c, x in enumerate(seen)]
         return new
 
-    def _fetch(self, table: Value, rounds: Value) -> None:
+    def _value(self, row: Value) -> Value:
+        return address_of_row(self.e, self.layout, self.arg["v"], self.arg["v_step"], row)
+
+    def _fetch(self, first: Value, rounds: Value) -> None:
         """Prefetch the share of a round in the rows some way ahead, in the order of memory."""
         e = self.e
         strips = e.c(self.strips)
-        key = e.iadd(e.b.udiv(rounds, strips), e.c(self.layout.v_rows_ahead))
+        key = e.iadd(e.iadd(first, e.b.udiv(rounds, strips)), e.c(self.layout.v_rows_ahead))
         part = e.imul(e.b.urem(rounds, strips), e.c(self.strip_bytes))
-        at = e.offset(address_of_row(e, table, key), part)
+        at = e.offset(self._value(key), part)
         for line in range(0, self.strip_bytes, CACHE_LINE):
             prefetch(e, e.offset(at, line), near=True)

@@ -1,6 +1,6 @@
 """Logits of a tile, the raw products: P[row][key] = <q_row, k_key>, read from the caller's memory.
 
-Where each key lies says a table of addresses, so that pages cost what keys end to end cost.
+Keys lie at one stride, or a table says where each of them lies: such are kernels of their own.
 Head dims are the lanes. Some keys times some rows make as many accumulators as a machine keeps in
 registers, each one chain over the widths; a tree of shuffles and additions then turns them into
 vectors with a product in each lane. So a product has the same bits whatever shares its block.
@@ -20,11 +20,11 @@ from sdpakit.backends.numba_cpu.microkernels import CACHE_LINE, prefetch
 from sdpakit.backends.numba_cpu.packing import load_lanes
 from sdpakit.backends.numba_cpu.vector import VectorEmitter
 
-ARGUMENTS = ("k", "n", "q", "p")
+ARGUMENTS = ("k", "k_step", "n", "q", "p")
 
 
 class Products:
-    """Emits `products_<rows>`(k, n, q, p); `k` is the address of a table of addresses.
+    """Emits `products_<rows>`(k, k_step, n, q, p); for `k` see `address_of_row`.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Products:
     """
 
     def __init__(self, module: Any, layout: DecodeLayout, rows: int) -> None:
-        b = new_function(module, f"products_{rows}", ARGUMENTS, result=ir.VoidType())
+        b = new_function(module, layout.named(f"products_{rows}"), ARGUMENTS, result=ir.VoidType())
         self.arg: dict[str, Value] = dict(zip(ARGUMENTS, b.function.args, strict=True))
         self.e = VectorEmitter(b, layout.isa, layout.element)
         self.layout, self.rows, self.keys = layout, rows, layout.accumulators // rows
@@ -51,18 +51,24 @@ class Products:
         last = e.isub(arg["n"], e.c(1))
         blocks = e.b.sdiv(e.iadd(arg["n"], e.c(self.keys - 1)), e.c(self.keys))
 
+        ahead = e.imul(arg["k_step"], e.c(self.layout.k_rows_ahead(self.keys)))
+        later = e.iadd(arg["k"], ahead)
+
         def body(block: Value, _: list[Value]) -> Sequence[Value]:
             first = e.imul(block, e.c(self.keys))
             rows = [e.imin(e.iadd(first, e.c(i)), last) for i in range(self.keys)]
-            keys = [address_of_row(e, arg["k"], row) for row in rows]
-            self._store(self._block(keys, first), first)
+            found = [[self._key(start, row) for row in rows] for start in (arg["k"], later)]
+            self._store(self._block(*found), first)
             return ()
 
         e.loop(blocks, body, (), "keys", guard=False)
         e.b.ret_void()
 
-    def _block(self, keys: Sequence[Value], first: Value) -> list[Value]:
-        """Return the accumulators of a block, row by row."""
+    def _key(self, start: Value, row: Value) -> Value:
+        return address_of_row(self.e, self.layout, start, self.arg["k_step"], row)
+
+    def _block(self, keys: Sequence[Value], later: Sequence[Value]) -> list[Value]:
+        """Return the accumulators of a block, row by row, and prefetch as many rows of `later`."""
         e, layout = self.e, self.layout
         q, head_dim, w = e.pointer(self.arg["q"]), layout.panel.head_dim, layout.lanes
 
@@ -79,7 +85,9 @@ class Products:
             moved = e.imul(i, e.c(self.unroll * self.step_bytes))
             k_at = [e.offset(key, moved) for key in keys]
             q_at = e.offset(q, e.imul(i, e.c(self.unroll * layout.vector_bytes)))
-            self._fetch(first, i)
+            for at in later:
+                for line in range(0, self.unroll * self.step_bytes, CACHE_LINE):
+                    prefetch(e, e.offset(e.offset(at, moved), line), near=True)
             for u in range(self.unroll):
                 acc = step(acc, k_at, q_at, u, w)
             return acc
@@ -91,21 +99,6 @@ class Products:
         for start in range(whole * self.unroll * w, head_dim, w):
             acc = step(acc, list(keys), q, start // w, min(w, head_dim - start))
         return acc
-
-    def _fetch(self, first: Value, i: Value) -> None:
-        """Prefetch the share of round `i` in a later block: whole rows, if that comes out even."""
-        e, share = self.e, self.unroll * self.step_bytes  # of a round in each key
-        later = e.iadd(first, e.c(self.layout.k_rows_ahead(self.keys)))
-        rows, odd = divmod(self.keys, self.rounds)
-        start, size = e.c(0), self.rounds * share
-        if odd or not rows:
-            rows, start, size = self.keys, e.imul(i, e.c(share)), share
-        else:
-            later = e.iadd(later, e.imul(i, e.c(rows)))
-        for row in range(rows):
-            at = address_of_row(e, self.arg["k"], e.iadd(later, e.c(row)))
-            for line in range(0, size, CACHE_LINE):
-                prefetch(e, e.offset(e.offset(at, start), line), near=True)
 
     def _store(self, acc: Sequence[Value], first: Value) -> None:
         """Store the products of a block, in pieces as long as a row has keys of it."""
@@ -119,9 +112,15 @@ class Products:
                 e.store(sums if size == w else e.shuffle(sums, sums, range(lane, lane + size)), at)
 
 
-def address_of_row(e: VectorEmitter, table: Value, row: Value) -> Value:
-    """Return an address of a table as a pointer."""
-    return e.pointer(e.load_i64(e.offset(table, e.imul(row, e.c(8)))))
+def address_of_row(
+    e: VectorEmitter, layout: DecodeLayout, rows: Value, step: Value, row: Value
+) -> Value:
+    """Return where a row lies: `step` bytes behind the one before; of pages, there is its address.
+
+    It is asked of rows behind the last one, too: they are fetched, not read.
+    """
+    at = e.iadd(rows, e.imul(row, step))
+    return e.load_i64(e.pointer(at)) if layout.paged else at
 
 
 def row_sums(e: VectorEmitter, vectors: Sequence[Value]) -> list[Value]:

@@ -10,6 +10,7 @@ from llvmlite import ir
 
 from sdpakit.backends.numba_cpu import abi, storage, vecmath
 from sdpakit.backends.numba_cpu.decode.layout import FILLED, DecodeLayout
+from sdpakit.backends.numba_cpu.decode.products import address_of_row
 from sdpakit.backends.numba_cpu.functions import new_function
 from sdpakit.backends.numba_cpu.irtypes import I32, I64, Value
 from sdpakit.backends.numba_cpu.packing import load_lanes, store_lanes
@@ -23,7 +24,7 @@ class _Function:
     def __init__(
         self, module: Any, layout: DecodeLayout, name: str, arguments: Sequence[str]
     ) -> None:
-        b = new_function(module, name, arguments, result=ir.VoidType())
+        b = new_function(module, layout.named(name), arguments, result=ir.VoidType())
         self.arg: dict[str, Value] = dict(zip(arguments, b.function.args, strict=True))
         self.e = VectorEmitter(b, layout.isa, layout.element)
         self.layout = layout
@@ -124,25 +125,20 @@ def emit_fill_rows(module: Any, layout: DecodeLayout) -> None:
 
 
 def emit_copy_rows(module: Any, layout: DecodeLayout) -> None:
-    """Emit copy_rows(table, el_stride, n, dst, width): rows of a table, laid out one by one.
-
-    The table then says where they lie now.
-    """
-    names = ("table", "el_stride", "n", "dst", "width")
+    """Emit copy_rows(rows, step, el_stride, n, dst, width): rows anew, end to end."""
+    names = ("rows", "step", "el_stride", "n", "dst", "width")
     f = _Function(module, layout, "copy_rows", names)
     e, arg, size = f.e, f.arg, layout.panel.itemsize
     kind = storage.raw_type(layout.panel.dtype)
 
     def row(j: Value) -> None:
-        place = f.at(arg["table"], j, 8)
-        source = e.b.load(e.pointer(place), typ=I64, align=8)
+        source = address_of_row(e, layout, arg["rows"], arg["step"], j)
         target = f.at(arg["dst"], e.imul(j, arg["width"]), size)
 
         def one(d: Value) -> None:
             e.store(e.load(f.at(source, d, arg["el_stride"]), kind, 1), f.at(target, d, size), 1)
 
         f.each(arg["width"], one, "element")
-        e.b.store(target, e.pointer(place), align=8)
 
     f.each(arg["n"], row, "row")
     e.b.ret_void()
