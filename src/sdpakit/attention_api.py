@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from inspect import signature
-from typing import Any, Never, NoReturn
+from typing import Any, Never, NoReturn, cast
 
-from sdpakit.arrays import import_array
+from sdpakit.arrays import Operand, import_array
 from sdpakit.binding.operands import bias_operand
+from sdpakit.calling import unfit_operands
 from sdpakit.compiler import compile as compile_spec
 from sdpakit.dtypes import FLOATS
-from sdpakit.errors import ArgumentError, ArgumentTypeError, did_you_mean, format_error
+from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
 from sdpakit.expr.alignment import NAME_ONE
 from sdpakit.expr.nodes import Expr
 from sdpakit.expr.values import Value
-from sdpakit.kernel import Kernel
+from sdpakit.kernel import Kernel, Operands
 from sdpakit.logits import Alibi, as_logits
 from sdpakit.masks import Causal, Dense, Mask, Window, as_mask
 from sdpakit.spec import AttentionSpec
@@ -30,10 +31,10 @@ _FOREIGN = {
 
 
 def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in every other entry
-    q: Any,
-    k: Any,
-    v: Any,
-    *,
+    q: Any = None,
+    k: Any = None,
+    v: Any = None,
+    *more: Never,
     causal: bool = False,
     align: str | None = None,
     window: tuple[int | None, int | None] | None = None,
@@ -68,6 +69,8 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
         (B, Hq, Lq, D), (B, Hkv, Lk, D), (B, Hkv, Lk, Dv), or axes 1 and 2 swapped in layout "bshd";
         (Tq, Hq, D), (Tk, Hkv, D), (Tk, Hkv, Dv) with `cu_q_lens`; k and v (num_pages, page_size,
         Hkv, width) with `block_table`.
+    *more
+        Refused: what follows has names.
     causal : bool, optional
         A row sees no key after its own position.
     align : {"top_left", "bottom_right", "offset"}, optional
@@ -129,8 +132,8 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
     >>> sdpa.attention(q, q, q, causal=True, backend="interp").shape
     (1, 2, 4, 8)
     """
-    for name in foreign:
-        _refuse_keyword(name)
+    if more or foreign or v is None:
+        _refuse_call((q, k, v, *more), foreign)
     paged = block_table is not None
     if layout == "bhsd" and (cu_q_lens is not None or cu_kv_lens is not None):
         layout = "thd"
@@ -158,35 +161,25 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
         "outputs": tuple(outputs) if isinstance(outputs, list) else outputs,
     }
     kernel = _find_kernel(backend, scale, softcap, tuple(facts.items()))
-    return kernel(
-        q,
-        k,
-        v,
-        bias=bias,
-        mask=mask if dense else None,
-        sinks=sinks,
-        q_lens=q_lens,
-        kv_lens=kv_lens,
-        q_offset=q_offset,
-        cu_q_lens=cu_q_lens,
-        cu_kv_lens=cu_kv_lens,
-        block_table=block_table,
-        params=params,
-        out=out,
-        threads=threads,
-    )
+    operands: Operands = {
+        "bias": bias,
+        "mask": mask if dense else None,
+        "sinks": sinks,
+        "q_lens": q_lens,
+        "kv_lens": kv_lens,
+        "q_offset": q_offset,
+        "cu_q_lens": cu_q_lens,
+        "cu_kv_lens": cu_kv_lens,
+        "block_table": block_table,
+        "params": params,
+    }
+    given = cast("Operands", {name: x for name, x in operands.items() if x is not None})
+    return kernel(q, k, v, out=out, threads=threads, **given)
 
 
-def _refuse_keyword(name: str) -> NoReturn:
-    own = [x for x in signature(attention).parameters if x != "foreign"]
-    raise ArgumentTypeError(
-        format_error(
-            "attention",
-            got=f"the unknown argument {name!r}",
-            allowed=", ".join(own),
-            fix=_FOREIGN.get(name) or did_you_mean(name, own, f"leave {name!r} away"),
-        )
-    )
+def _refuse_call(operands: tuple[Any, ...], foreign: Mapping[str, Any]) -> NoReturn:
+    given = (operands, foreign)
+    raise ArgumentTypeError(unfit_operands("attention", signature(attention), given, _FOREIGN))
 
 
 def _find_kernel(backend: Any, *key: Any) -> Kernel:
@@ -228,6 +221,16 @@ def _facts_of_arrays(
                     else "a batch laid end to end has no batch axis, one of more axes is reshaped",
                 )
             )
+    for where, operand in zip("kv", found[1:], strict=True):
+        if operand.dtype != found[0].dtype:
+            raise ArgumentTypeError(
+                format_error(
+                    where,
+                    got=f"dtype {operand.dtype}",
+                    allowed=f"dtype {found[0].dtype}, that of q",
+                    fix="q, k and v need one dtype: convert with " + _cast(found[0].dtype, operand),
+                )
+            )
     heads, length = (2, 1) if layout == "bshd" else (1, 0) if layout == "thd" else (1, 2)
     kv_heads, kv_length = (2, 1) if paged else (heads, length)
     q_view, k_view, v_view = (operand.view for operand in found)
@@ -240,6 +243,11 @@ def _facts_of_arrays(
         "layout": layout,
     }
     return facts, (q_view.shape[length], k_view.shape[kv_length])
+
+
+def _cast(dtype: str, operand: Operand) -> str:
+    is_torch = getattr(operand.namespace, "__name__", "") == "torch"
+    return f".to(torch.{dtype})" if is_torch else f".astype({dtype!r})"
 
 
 def _is_symbolic(mask: object) -> bool:

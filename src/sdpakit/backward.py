@@ -14,9 +14,10 @@ import numpy as np
 
 from sdpakit.arrays import export, numpy_dtype
 from sdpakit.binding import Arguments, bind_backward, bind_forward
+from sdpakit.calling import checked_call, checked_method
 from sdpakit.compiler import loaded_code
 from sdpakit.errors import ArgumentError, ArgumentTypeError, UnsupportedSpecError, format_error
-from sdpakit.kernel import LoadedCode, has_pairs
+from sdpakit.kernel import LoadedCode, has_pairs, spec_remedy
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import BackwardLauncher, Call
@@ -71,6 +72,7 @@ class Saved:
     rows: Mapping[str, Array] = field(repr=False)
 
 
+@checked_call
 def compile_backward(
     spec: AttentionSpec,
     backend: str | Sequence[str] = "auto",
@@ -140,6 +142,7 @@ class BackwardKernel(LoadedCode):
     __slots__ = ()
     _launcher: BackwardLauncher
 
+    @checked_method
     def __call__(
         self,
         q: Any,
@@ -182,6 +185,7 @@ class BackwardKernel(LoadedCode):
             self._launcher(replace(call, saved=rows))
         return _named(bound.results())
 
+    @checked_method
     def forward(self, q: Any, k: Any, v: Any, **operands: Any) -> tuple[Any, Saved]:
         """Compute attention and keep what the backward pass needs of it.
 
@@ -222,7 +226,7 @@ class BackwardKernel(LoadedCode):
                         name,
                         got="an unknown argument",
                         allowed=", ".join(_OPERANDS),
-                        fix="gradients come as new arrays; leave it away",
+                        fix=spec_remedy(name) or "gradients come as new arrays; leave it away",
                     )
                 )
         return Arguments(q=q, k=k, v=v, **operands)

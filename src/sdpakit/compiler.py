@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sdpakit import backends
 from sdpakit.backends.selection import Choice, select
 from sdpakit.binding import Signature
+from sdpakit.calling import checked_call
 from sdpakit.errors import ArgumentTypeError, format_error
 from sdpakit.ir.build import build
 from sdpakit.kernel import Kernel
@@ -49,6 +50,7 @@ class Stats:
     cached: int = 0
 
 
+@checked_call
 def compile(  # noqa: A001 - the verb of the package; nobody needs the built-in here
     spec: AttentionSpec,
     backend: str | Sequence[str] = "auto",

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from sdpakit.calling import checked_call
 from sdpakit.dtypes import ACCUM_DTYPE, FLOATS, dtype_name
 from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
 from sdpakit.plain_numbers import plain_number
@@ -17,6 +18,7 @@ KeyWeights = TypeVar("KeyWeights")
 HOWS: tuple[str, ...] = ("query", "both")
 
 
+@checked_call
 def fold_scale(
     w_q: QueryWeights, w_k: KeyWeights, head_dim: int, how: str = "query"
 ) -> tuple[QueryWeights, KeyWeights]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never, NoReturn, TypedDict, Unpack
 
 import numpy as np
 
 from sdpakit.binding import Arguments, Bound, Signature, bind
-from sdpakit.errors import ArgumentError, format_error
+from sdpakit.calling import checked_method, unfit_operands
+from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
 from sdpakit.explanation import Explanation, dry_call, explain_call
 from sdpakit.output import AttentionOutput
 from sdpakit.repeating import Repeats
+from sdpakit.spec import AttentionSpec
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, Call, Launcher
     from sdpakit.backends.selection import Choice
-    from sdpakit.spec import AttentionSpec
 
 Array = np.ndarray[Any, Any]
 
@@ -28,6 +30,24 @@ _EMPTY_ROW: dict[str, float] = {
     "entropy": 0.0,
     "sum_p2": 0.0,
 }
+
+
+class Operands(TypedDict, total=False):
+    """Named operands of a call, for type checkers; `Kernel` says what each is."""
+
+    bias: Any
+    mask: Any
+    sinks: Any
+    q_lens: Any
+    kv_lens: Any
+    q_offset: Any
+    cu_q_lens: Any
+    cu_kv_lens: Any
+    block_table: Any
+    params: Mapping[str, Any] | None
+
+
+_NAMED = frozenset(Operands.__annotations__)
 
 
 class LoadedCode:
@@ -73,6 +93,7 @@ class LoadedCode:
     def __repr__(self) -> str:
         return f"<sdpakit.{type(self).__name__} on {self.backend} of {self.spec!r}>"
 
+    @checked_method
     def inspect(self, stage: str = "ir") -> str | bytes:
         """Return the code of one stage.
 
@@ -121,24 +142,15 @@ class Kernel(LoadedCode):
         super().__init__(signature, choice, artifact, launcher)
         self._repeats = Repeats.of(signature, launcher)
 
-    def __call__(  # noqa: PLR0913 - the operands of attention, keyword-only, as in every other entry
+    def __call__(
         self,
-        q: Any,
-        k: Any,
-        v: Any,
-        *,
-        bias: Any = None,
-        mask: Any = None,
-        sinks: Any = None,
-        q_lens: Any = None,
-        kv_lens: Any = None,
-        q_offset: Any = None,
-        cu_q_lens: Any = None,
-        cu_kv_lens: Any = None,
-        block_table: Any = None,
-        params: Mapping[str, Any] | None = None,
+        q: Any = None,
+        k: Any = None,
+        v: Any = None,
+        *more: Never,
         out: Any = None,
         threads: int | None = None,
+        **operands: Unpack[Operands],
     ) -> Any:
         """Compute attention.
 
@@ -149,32 +161,37 @@ class Kernel(LoadedCode):
             "bshd"; in the dtype of the spec, with any strides. NumPy arrays, torch CPU tensors,
             anything with `__dlpack__` on the CPU. In layout "thd" (Tq, Hq, D), (Tk, Hkv, D), (Tk,
             Hkv, Dv). Of a paged spec, k and v are (num_pages, page_size, Hkv, D or Dv).
-        bias : array, optional
-            Added to the logits; broadcasts to (B, Hq, Lq, Lk). Given exactly if the spec has a
-            bias.
-        mask : array of bool, optional
-            The array of `Dense()`, True = may attend; broadcasts to (B, Hq, Lq, Lk).
-        sinks : array, optional
-            (Hq,) logits that join the denominator. Given exactly if the spec has sinks.
-        q_lens, kv_lens : array of int, optional
-            (B,) true lengths. Given exactly if the spec has them.
-        q_offset : int or array of int, optional
-            Position of row 0, one or (B,). Given exactly if an alignment is "offset" or an
-            expression reads it.
-        cu_q_lens, cu_kv_lens : array of int, optional
-            (B + 1,) offsets from 0 on: entry b owns the tokens from offset b to offset b + 1
-            (RAGGED-1). Given exactly if the layout is "thd", `cu_kv_lens` unless it is paged.
-        block_table : array of int, optional
-            (B, max_pages): key j of entry b is key j % page_size of page
-            ``block_table[b, j // page_size]`` (PAGED-1). Given exactly if the spec is paged.
-        params : mapping of str to number or array, optional
-            Values of the `Scalar`s and `Table`s of the spec: exactly these names.
+        *more
+            Refused: what follows has names.
         out : array or mapping of str to array, optional
             Where the results go: an array for `out`, or arrays by output. Exact shape and dtype,
             writeable, sharing no memory with an input.
         threads : int, optional
             At most so many threads; default SDPAKIT_NUM_THREADS, else the CPUs of the process.
             Results do not depend on it (DET-1).
+        **operands
+            What else the spec needs, by name:
+
+            bias : array
+                Added to the logits; broadcasts to (B, Hq, Lq, Lk). Given exactly if the spec has a
+                bias.
+            mask : array of bool
+                The array of `Dense()`, True = may attend; broadcasts to (B, Hq, Lq, Lk).
+            sinks : array
+                (Hq,) logits that join the denominator. Given exactly if the spec has sinks.
+            q_lens, kv_lens : array of int
+                (B,) true lengths. Given exactly if the spec has them.
+            q_offset : int or array of int
+                Position of row 0, one or (B,). Given exactly if an alignment is "offset" or an
+                expression reads it.
+            cu_q_lens, cu_kv_lens : array of int
+                (B + 1,) offsets from 0 on: entry b owns the tokens from offset b to offset b + 1
+                (RAGGED-1). Given exactly if the layout is "thd", `cu_kv_lens` unless it is paged.
+            block_table : array of int
+                (B, max_pages): key j of entry b is key j % page_size of page
+                ``block_table[b, j // page_size]`` (PAGED-1). Given exactly if the spec is paged.
+            params : mapping of str to number or array
+                Values of the `Scalar`s and `Table`s of the spec: exactly these names.
 
         Returns
         -------
@@ -188,18 +205,10 @@ class Kernel(LoadedCode):
             If an argument does not fit; nothing has been written by then.
         """
         repeats = self._repeats
-        if (  # one by one: a chain of `is` takes twice as long, a tenth of a small call
+        if (  # names with defaults for all operands would cost a tenth of a small call
             repeats is not None
-            and bias is None
-            and mask is None
-            and sinks is None
-            and q_lens is None
-            and kv_lens is None
-            and q_offset is None
-            and cu_q_lens is None
-            and cu_kv_lens is None
-            and block_table is None
-            and params is None
+            and not operands
+            and not more
             and (threads is None or (type(threads) is int and threads > 0))
         ):
             serial = threads == 1
@@ -210,31 +219,16 @@ class Kernel(LoadedCode):
                 return known
         else:
             repeats = None
-        bound = bind(
-            self._signature,
-            Arguments(
-                q=q,
-                k=k,
-                v=v,
-                bias=bias,
-                mask=mask,
-                sinks=sinks,
-                q_lens=q_lens,
-                kv_lens=kv_lens,
-                q_offset=q_offset,
-                cu_q_lens=cu_q_lens,
-                cu_kv_lens=cu_kv_lens,
-                block_table=block_table,
-                params=params,
-                out=out,
-                threads=threads,
-            ),
-        )
+        if more or v is None or not _NAMED.issuperset(operands):
+            _refuse_call((q, k, v, *more), operands)
+        arguments = Arguments(q=q, k=k, v=v, out=out, threads=threads, **operands)
+        bound = bind(self._signature, arguments)
         self._run(bound.call)
         if repeats is not None and has_pairs(bound.call):
             repeats.remember(q, k, v, bound, serial=threads == 1)
         return self._results(bound)
 
+    @checked_method
     def explain(
         self,
         *,
@@ -299,6 +293,31 @@ class Kernel(LoadedCode):
         if self.spec.outputs == ("out",):
             return results["out"]
         return AttentionOutput(results)
+
+
+def _refuse_call(operands: tuple[Any, ...], named: Mapping[str, Any]) -> NoReturn:
+    """Say which arguments of a call are missing, too many or unknown."""
+    remedies = {name: spec_remedy(name) for name in named}
+    takes = inspect.signature(Arguments)
+    raise ArgumentTypeError(unfit_operands("Kernel", takes, (operands, named), remedies))
+
+
+def spec_remedy(name: str) -> str:
+    """Return what to do about an argument of a call that is a field of the spec.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument.
+
+    Returns
+    -------
+    str
+        "" if the spec has no such field.
+    """
+    if name not in inspect.signature(AttentionSpec).parameters:
+        return ""
+    return f"{name} belongs to the spec: compile spec.replace({name}=...)"
 
 
 def has_pairs(call: Call) -> bool:

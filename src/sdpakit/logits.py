@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sdpakit.calling import checked_init
 from sdpakit.dtypes import float_dtype
 from sdpakit.errors import SpecError, format_error, shown
 from sdpakit.expr.alignment import check_align
@@ -14,6 +15,7 @@ from sdpakit.expr.trace import changed_logit, trace_logits
 from sdpakit.expr.values import Value
 
 
+@checked_init
 @dataclass(frozen=True, slots=True)
 class Alibi:
     """A logit change, linear in the distance: x + slopes[h] * (k - p).

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from sdpakit.calling import checked_init
 from sdpakit.dtypes import DTYPES
 from sdpakit.errors import SpecError, format_error, shown
 from sdpakit.expr.alignment import check_align
@@ -126,6 +127,7 @@ class Not(Mask):
         return f"~{self.a!r}"
 
 
+@checked_init
 @dataclass(frozen=True, slots=True)
 class Causal(Mask):
     """Keys up to the position of the row: k <= p (MASK-2).
@@ -146,6 +148,7 @@ class Causal(Mask):
         return Binary("le", Index("k"), scope.position("Causal", self.align))
 
 
+@checked_init
 @dataclass(frozen=True, slots=True)
 class Window(Mask):
     """Keys around the position of the row: p - left <= k <= p + right (MASK-2).
@@ -196,6 +199,7 @@ class Window(Mask):
                 return Const(value=True)
 
 
+@checked_init
 @dataclass(frozen=True, slots=True)
 class Prefix(Mask):
     """The first keys: k < length. `Causal(...) | Prefix(n)` is a prefix language model.
@@ -234,6 +238,7 @@ class Prefix(Mask):
         return Binary("lt", Index("k"), length)
 
 
+@checked_init
 @dataclass(frozen=True, slots=True)
 class Document(Mask):
     """Keys of the row's own document: ids[b, q] == kv_ids[b, k].
@@ -266,6 +271,7 @@ class Document(Mask):
         return Binary("eq", row, key)
 
 
+@checked_init
 @dataclass(frozen=True, slots=True)
 class Dilated(Mask):
     """Every step-th key, counted from the position of the row: (p - k) % step == 0.
@@ -293,6 +299,7 @@ class Dilated(Mask):
         return Binary("eq", Binary("mod", distance, step), Const(0))
 
 
+@checked_init
 @dataclass(frozen=True, slots=True)
 class Dense(Mask):
     """A boolean array `mask=` at the call, broadcast to (B, q_heads, Lq, Lk); True = may attend."""
@@ -302,6 +309,7 @@ class Dense(Mask):
         return DENSE
 
 
+@checked_init
 @dataclass(frozen=True, slots=True)
 class Predicate(Mask):
     """A condition of your own: `Predicate(lambda i: (i.k <= i.q) & (i.k % 2 == 0))`.

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from sdpakit.arrays import Operand, export, import_array, numpy_dtype
+from sdpakit.calling import checked_call
 from sdpakit.dtypes import ACCUM_DTYPE, FLOATS
 from sdpakit.errors import ArgumentError, ArgumentTypeError, format_error
 from sdpakit.output import AttentionOutput
@@ -17,6 +18,7 @@ Array = np.ndarray[Any, Any]
 LAYOUTS: tuple[str, ...] = ("bhsd", "bshd", "thd")
 
 
+@checked_call
 def merge(*states: Any, layout: str = "bhsd") -> AttentionOutput:
     """Return attention over the union of disjoint sets of keys (MERGE-1).
 

@@ -49,7 +49,7 @@ def whole_number(where: str, value: object, *, least: int, fix: str) -> int:
     least : int
         Smallest value allowed.
     fix : str
-        What to do about a wrong one.
+        What to do about a number that is too small.
 
     Returns
     -------
@@ -64,5 +64,7 @@ def whole_number(where: str, value: object, *, least: int, fix: str) -> int:
     number = plain_number(value)
     if isinstance(number, bool) or not isinstance(number, int) or number < least:
         got = f"{value!r}" if number is not None else f"{value!r} ({type(value).__name__})"
+        if isinstance(number, bool) or not isinstance(number, int):
+            fix = f"give a whole number, not a float, a flag or an array; {fix}"
         raise SpecError(format_error(where, got=got, allowed=f"an integer >= {least}", fix=fix))
     return number

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, cast
 
+from sdpakit.calling import checked_init
 from sdpakit.dtypes import ACCUM_DTYPE, DTYPES, FLOATS, dtype_name, float_dtype
 from sdpakit.errors import SpecError, format_error
 from sdpakit.expr.names import check_name
@@ -61,6 +62,7 @@ _OTHER_NAMES: dict[str, str] = {
 }
 
 
+@checked_init
 @dataclass(frozen=True, kw_only=True, slots=True, init=False, repr=False)
 class AttentionSpec:
     """What one kernel computes; hashable, comparable by structure, and `repr` evaluates back.
@@ -349,7 +351,7 @@ def _built(spec: AttentionSpec) -> tuple[Scope, list[Expr]]:
 
 
 def _count(name: str, value: object, *, least: int) -> int:
-    return whole_number(name, value, least=least, fix="give a whole number, not an array or a flag")
+    return whole_number(name, value, least=least, fix=f"use {least} or more")
 
 
 def _choice(name: str, value: object, allowed: tuple[str, ...]) -> str:

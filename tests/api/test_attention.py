@@ -227,3 +227,16 @@ def test_operands_are_checked_before_a_spec_is_derived():
 def test_keywords_of_other_libraries_are_answered_with_ours(name, remedy):
     with refuses(ArgumentTypeError, "attention", repr(name), remedy):
         attend(F32, F32, F32, **{name: None})
+
+
+@pytest.mark.parametrize("name", ["k", "v"])
+def test_one_dtype_for_q_k_and_v(name):
+    half, single = np.zeros((1, 2, 3, 4), np.float16), np.zeros((1, 2, 3, 4), np.float32)
+    given = {"q": half, "k": half, "v": half} | {name: single}
+    fix = "q, k and v need one dtype: convert with .astype('float16')"
+    with refuses(ArgumentTypeError, name, "dtype float32", fix):
+        sk.attention(**given)
+    torch = pytest.importorskip("torch")
+    given = {n: torch.from_numpy(x) for n, x in given.items()}
+    with refuses(ArgumentTypeError, name, "dtype float32", "convert with .to(torch.float16)"):
+        sk.attention(**given)

@@ -81,7 +81,7 @@ def test_what_was_remembered_keeps_no_array_alive():
         (lambda q, k, v: (q, k.byteswap().view(">f4"), v), ArgumentTypeError, "foreign byte"),
         (lambda q, k, v: (q[:, :3], k, v), ArgumentError, "shape"),
         (lambda q, k, v: (q.tolist(), k, v), ArgumentTypeError, "list"),
-        (lambda q, k, v: (q, k, None), ArgumentTypeError, "NoneType"),
+        (lambda q, k, v: (q, k, None), ArgumentTypeError, "got no v"),
     ],
 )
 def test_bad_input_is_refused_as_before(change, error, match):

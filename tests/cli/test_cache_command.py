@@ -79,8 +79,31 @@ def test_a_file_in_its_place_is_named(tmp_path, monkeypatch):
 
 def test_a_read_only_cache_is_shown_as_one(place, monkeypatch):
     objectcache.write(KEY, b"kept")
-    monkeypatch.setattr("os.access", lambda *_: False)
+
+    def refuse(dir):  # noqa: A002  # the name that tempfile has
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     assert "read-only" in sdpakit("info").output
+
+
+def test_a_place_that_cannot_be_made_is_not_ready(tmp_path, monkeypatch):
+    monkeypatch.setenv("SDPAKIT_CACHE_DIR", str(tmp_path / "no" / "where"))
+
+    def refuse(path, *_, **__):
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    monkeypatch.setattr("pathlib.Path.mkdir", refuse)
+    shown = sdpakit("info")
+    assert "ready" not in shown.output
+    assert "state      cannot be used" in shown.output
+    assert "set SDPAKIT_CACHE_DIR to a directory that can be written" in shown.output
+
+
+def test_looking_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv("SDPAKIT_CACHE_DIR", str(tmp_path / "no" / "where"))
+    assert "state      ready" in sdpakit("info").output
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_be_removed_is_an_error(place, monkeypatch):

@@ -141,8 +141,9 @@ def test_open_alignment_ends_the_command_with_both_pictures():
     result = as_command("explain", "--mask", "causal", "--q-len", "2", "--kv-len", "5")
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
-    assert "SpecError: " in result.stderr
-    assert "bottom_right" in result.stderr
+    assert "ArgumentError: " in result.stderr
+    assert "# # # # #" in result.stderr
+    assert result.stderr.endswith("remedy: name one, such as --align bottom_right\n")
 
 
 def test_a_warning_is_printed_without_a_line_of_code():
@@ -179,6 +180,16 @@ def test_explain_stands_in_for_the_arrays_of_a_mask(mask):
     assert result.exit_code == 0, (result.output, result.exception)
     assert "lengths 32 x 48" in result.output
     assert ("belong to one document" in result.output) is ("document" in mask)
+
+
+def test_a_negative_window_is_told_the_word_of_the_option():
+    with pytest.raises(sk.ArgumentError, match=r"got -1\n.*\n  remedy: .* window:none,0$"):
+        explain.parse_mask("window:-1,0", None)
+
+
+def test_other_mistakes_of_a_spec_keep_their_remedy():
+    with pytest.raises(sk.SpecError, match=r"remedy: use 1 or more"):
+        CliRunner().invoke(app, ["explain", "--head-dim", "0"], catch_exceptions=False)
 
 
 def test_a_mask_without_its_numbers_is_told_their_form():

@@ -105,6 +105,21 @@ def test_mutants():
         resolve(f"mutant:{name}x")
 
 
+def test_no_mutant_needs_a_short_answer():
+    with pytest.raises(ArgumentError, match="remedy: did you mean 'last_row_lost'") as caught:
+        resolve("mutant:last_key_lost")
+    assert len(str(caught.value)) < 400
+
+
+def test_only_what_may_be_a_target_is_suggested(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from typing import Any\nimport numpy as np\nn = 1\ndef attend(q, k, v):\n    return v\n"
+    )
+    with pytest.raises(ArgumentError, match=r"no 'nope' in .*mine\.py\n.*: name one of attend$"):
+        resolve(f"{path}:nope")
+
+
 def test_unknown_names_list_what_there_is():
     with pytest.raises(ArgumentError) as caught:
         resolve("numba_cup")
@@ -191,7 +206,7 @@ def test_an_installed_module():
     ("name", "error", "parts"),
     [
         ("targte", ArgumentError, ["there is no 'targte'", "did you mean 'target'?"]),
-        ("zzz", ArgumentError, ["there is no 'zzz'", "see what"]),
+        ("zzz", ArgumentError, ["there is no 'zzz' in ", "given_target.py", "name one of "]),
         ("box.zzz", ArgumentError, ["there is no 'zzz'"]),
         ("number", ArgumentTypeError, ["which gives int", "a function of q, k, v"]),
         ("strange", ArgumentTypeError, ["which gives int"]),

@@ -37,6 +37,12 @@ def test_every_public_name_is_there_and_listed():
     assert sorted(sdpakit.__all__) == list(sdpakit.__all__)
 
 
+def test_dir_shows_what_is_public_alone():
+    assert [name for name in dir(sdpakit) if not name.startswith("__")] == [
+        name for name in sdpakit.__all__ if name != "__version__"
+    ]
+
+
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'sofmax'"):
         sdpakit.sofmax  # noqa: B018

@@ -46,5 +46,16 @@ def test_plain_number_takes_nothing_else(given):
 
 @pytest.mark.parametrize("given", [0, True, 2.0, "2", np.array(2), None, -1])
 def test_whole_number_names_the_field(given):
-    with pytest.raises(SpecError, match=r"width: got .*\n  allowed: an integer >= 1\n  remedy: x"):
+    with pytest.raises(
+        SpecError, match=r"width: got .*\n  allowed: an integer >= 1\n  remedy: .*x"
+    ):
         whole_number("width", given, least=1, fix="x")
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [(0, "use 1 or more"), (3.5, "give a whole number, not a float, .*; use 1")],
+)
+def test_the_remedy_is_that_of_the_mistake(given, remedy):
+    with pytest.raises(SpecError, match=rf"\n  remedy: {remedy}"):
+        whole_number("width", given, least=1, fix="use 1 or more")

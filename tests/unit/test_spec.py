@@ -399,7 +399,7 @@ def test_positional_use_is_refused():
 def test_what_has_no_default_must_be_given(missing):
     fields = {"q_heads": 8, "head_dim": 64}
     del fields[missing]
-    with pytest.raises(TypeError, match=missing):
+    with pytest.raises(SpecError, match=f"got no {missing}"):
         AttentionSpec(**fields)
 
 

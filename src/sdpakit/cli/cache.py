@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from pathlib import Path
 
 from rich.console import Console
@@ -25,7 +25,7 @@ def show(console: Console) -> None:
     size = sum(path.stat().st_size for path in entries)
     console.print(f"directory  {place}", soft_wrap=True)
     console.print(f"entries    {len(entries)}, {_amount(size)}")
-    console.print(f"state      {_state(place)}")
+    console.print(f"state      {_state(place)}", soft_wrap=True, markup=False)
 
 
 def clear(console: Console) -> bool:
@@ -67,13 +67,33 @@ def _place(console: Console) -> Path | None:
 
 
 def _state(place: Path) -> str:
-    """Say whether entries can be added."""
+    """Say whether entries can be added, by adding one: no permission says it for all systems."""
     there = next(path for path in (place, *place.parents) if path.exists())
     if not there.is_dir():
         return f"cannot be used: {there} is no directory"
-    if not os.access(there, os.W_OK | os.X_OK):
-        return "read-only: what it holds is used, and nothing is added"
+    try:
+        _try_to_add(place)
+    except OSError as error:
+        if there == place:
+            return f"read-only: what it holds is used, and nothing is added ({error})"
+        return (
+            f"cannot be used ({error}); "
+            f"set {objectcache.DIRECTORY_VARIABLE} to a directory that can be written"
+        )
     return "ready"
+
+
+def _try_to_add(place: Path) -> None:
+    """Write and remove a file as the cache would, and the directories that it needs above it."""
+    missing = [path for path in (place, *place.parents) if not path.exists()]
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"0")
+    finally:
+        for path in missing:
+            if path.is_dir():
+                path.rmdir()
 
 
 def _amount(size: int) -> str:

@@ -133,7 +133,12 @@ def show(console: Console, request: Request) -> None:
         Spec, sizes and backend.
     """
     mask = None if request.mask is None else parse_mask(request.mask, request.align)
-    spec = sk.AttentionSpec(**request.fields, mask=mask)
+    try:
+        spec = sk.AttentionSpec(**request.fields, mask=mask)
+    except sk.SpecError as error:
+        if request.align is not None or "align: got none" not in str(error):
+            raise
+        raise _in_words_of_options(error, "name one, such as --align bottom_right") from None
     kernel = sk.compile(spec, backend=request.backend)
     if request.stage is not None:
         code = kernel.inspect(request.stage)
@@ -222,7 +227,7 @@ def _part(text: str, align: str | None) -> sk.Mask:
         case "causal", []:
             return sk.Causal(align)
         case "window", [left, right]:
-            return sk.Window(left, right, align=align)
+            return _window(left, right, align)
         case "prefix", [int(length)]:
             return sk.Prefix(length)
         case "dilated", [int(step)]:
@@ -232,6 +237,20 @@ def _part(text: str, align: str | None) -> sk.Mask:
         case "dense", []:
             return sk.Dense()
     raise _unknown(text)
+
+
+def _window(left: int | None, right: int | None, align: str | None) -> sk.Mask:
+    try:
+        return sk.Window(left, right, align=align)
+    except sk.SpecError as error:
+        fix = "write none for a side without end, such as window:none,0"
+        raise _in_words_of_options(error, fix) from None
+
+
+def _in_words_of_options(error: sk.SpecError, fix: str) -> ArgumentError:
+    """Return an error with a remedy that can be typed, in place of one in Python."""
+    said, _, _ = str(error).rpartition("\n  remedy: ")
+    return ArgumentError(f"{said}\n  remedy: {fix}")
 
 
 def _number(text: str, word: str) -> int | None:

@@ -134,5 +134,5 @@ def _outcome(target: Target, case: Case, complaints: list[str]) -> Outcome:
     verdict: Verdict = "fail" if complaints else "ok"
     message = "; ".join(complaints)
     if message:
-        message = f"{message}\n  {case.id} ({', '.join(case.rules)}) catches: {case.catches}"
+        message = f"{message}\n  {case.headline}"
     return Outcome(target.name, case.id, verdict, message=message)

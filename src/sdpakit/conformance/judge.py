@@ -196,7 +196,7 @@ def summed_up(
     message = "; ".join(dict.fromkeys(part.message for part in parts if part.message))
     verdict: Verdict = "fail" if message else "ok"
     if message:
-        message = f"{message}\n  {case.id} ({', '.join(case.rules)}) catches: {case.catches}"
+        message = f"{message}\n  {case.headline}"
     return Outcome(
         target.name,
         case.id,

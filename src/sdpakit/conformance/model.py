@@ -61,7 +61,7 @@ class Case:
     id : str
         "family.name.dtype"; unique, seeds the inputs.
     rules : tuple of str
-        Rules of docs/semantics.md that the case shows.
+        Rules of docs/semantics.md that the case shows; none for a random one.
     catches : str
         The wrong program that fails here.
     shape : Shape
@@ -108,6 +108,13 @@ class Case:
     def family(self) -> str:
         """First part of the id."""
         return self.id.split(".")[0]
+
+    @property
+    def headline(self) -> str:
+        """Id, rules and what the case catches, as messages name it; a random case has its id."""
+        if not self.rules:
+            return self.id
+        return f"{self.id} ({', '.join(self.rules)}) catches: {self.catches}"
 
     @property
     def about_spec(self) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from sdpakit.calling import checked_call
 from sdpakit.expr.nodes import Select, Unary
 from sdpakit.expr.values import Value, arithmetic, as_float, lift, paired
 
 
+@checked_call
 def where(condition: object, a: object, b: object) -> Value:
     """Return `a` where the condition holds, else `b`; the other side never reaches the result.
 
@@ -29,6 +31,7 @@ def where(condition: object, a: object, b: object) -> Value:
     return Value(Select(lift(condition), *paired(a, b)))
 
 
+@checked_call
 def minimum(a: object, b: object) -> Value:
     """Return the smaller of two numbers; NaN if either is NaN.
 
@@ -45,6 +48,7 @@ def minimum(a: object, b: object) -> Value:
     return arithmetic("min", a, b)
 
 
+@checked_call
 def maximum(a: object, b: object) -> Value:
     """Return the larger of two numbers; NaN if either is NaN.
 
@@ -65,6 +69,7 @@ def _of_float(op: str, x: object) -> Value:
     return Value(Unary(op, as_float(lift(x))))
 
 
+@checked_call
 def exp(x: object) -> Value:
     """Return e to the power x, in accum_dtype.
 
@@ -81,6 +86,7 @@ def exp(x: object) -> Value:
     return _of_float("exp", x)
 
 
+@checked_call
 def log(x: object) -> Value:
     """Return the natural logarithm: -inf at 0, NaN below.
 
@@ -97,6 +103,7 @@ def log(x: object) -> Value:
     return _of_float("log", x)
 
 
+@checked_call
 def tanh(x: object) -> Value:
     """Return the hyperbolic tangent.
 
@@ -113,6 +120,7 @@ def tanh(x: object) -> Value:
     return _of_float("tanh", x)
 
 
+@checked_call
 def sqrt(x: object) -> Value:
     """Return the square root, NaN below 0.
 
@@ -129,6 +137,7 @@ def sqrt(x: object) -> Value:
     return _of_float("sqrt", x)
 
 
+@checked_call
 def floor(x: object) -> Value:
     """Return the largest whole number that is not above x, as a float.
 
@@ -145,6 +154,7 @@ def floor(x: object) -> Value:
     return _of_float("floor", x)
 
 
+@checked_call
 def absolute(x: object) -> Value:
     """Return the magnitude of a number.
 
@@ -161,6 +171,7 @@ def absolute(x: object) -> Value:
     return Value(Unary("abs", lift(x)))
 
 
+@checked_call
 def to_float(x: object) -> Value:
     """Return an int or a bool (0 or 1) as a float of accum_dtype; a float comes back as it is.
 
@@ -178,6 +189,7 @@ def to_float(x: object) -> Value:
     return Value(node if node.type == "float" else Unary("to_float", node))
 
 
+@checked_call
 def to_int(x: object) -> Value:
     """Return a bool as 0 or 1; an int comes back as it is.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
+from sdpakit.calling import checked_init
 from sdpakit.dtypes import DTYPES, dtype_name
 from sdpakit.errors import SpecError, format_error
 from sdpakit.expr.names import check_name
@@ -14,6 +15,7 @@ from sdpakit.expr.values import Value, lift
 from sdpakit.plain_numbers import plain_number, whole_number
 
 
+@checked_init
 class Scalar(Value):
     """A run-time number, the same for every pair, given at the call in `params`.
 
@@ -45,6 +47,7 @@ class Scalar(Value):
         super().__init__(ScalarNode(check_name("Scalar", name), cast(Type, kind)))
 
 
+@checked_init
 @dataclass(frozen=True, slots=True)
 class Table:
     """A run-time array that expressions read, given at the call in `params`.

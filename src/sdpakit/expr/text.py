@@ -12,6 +12,7 @@ import ast
 import math
 from collections import Counter
 
+from sdpakit.calling import checked_call
 from sdpakit.dtypes import DTYPES
 from sdpakit.errors import SpecError, format_error
 from sdpakit.expr.names import LOGIT, POSITION, check_name
@@ -125,6 +126,7 @@ def _operand(node: Expr, written: dict[Expr, str]) -> str:
     return f"({text})" if infix else text
 
 
+@checked_call
 def formula(text: str) -> Expr:
     """Return the expression that a text describes; `repr` of an expression is such a call.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from sdpakit.calling import checked_call
 from sdpakit.reference.forward import Detail, forward
 from sdpakit.reference.gradients import gradients
 from sdpakit.reference.operands import Array, prepare
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Detail", "attention", "detail"]
 
 
+@checked_call
 def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in every other entry
     spec: AttentionSpec,
     q: Any,
@@ -105,6 +107,7 @@ def attention(  # noqa: PLR0913 - the operands of attention, keyword-only, as in
     return results
 
 
+@checked_call
 def detail(spec: AttentionSpec, q: Any, k: Any, v: Any, **operands: Any) -> Detail:
     """Return everything the reference knows about a call: attended pairs, logits, weights, results.
 

@@ -237,8 +237,8 @@ def cases(
     number = draw(st.integers(0, 2**16))
     return Case(
         id=f"fuzz.number_{number}.{made.dtype}",
-        rules=("NUM-6",),
-        catches="whatever a random spec shows",
+        rules=(),  # which one it breaks is not known
+        catches="",
         shape=shape,
         spec={**fields, "mask": made.mask, "logits": made.logits},
         recipe=recipe,

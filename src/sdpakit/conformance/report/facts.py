@@ -97,7 +97,7 @@ def command_head(*targets: str) -> str:
 
 def first_sentence(text: str) -> str:
     """Return a text up to its first full stop."""
-    return re.split(r"(?<=[.;]) (?=[^a-z])", text, maxsplit=1)[0]
+    return re.split(r"(?<=\.) (?=[^a-z])", text, maxsplit=1)[0]
 
 
 def run_command(run: Run) -> str:

@@ -113,8 +113,13 @@ def _mutant(text: str) -> Target:
 
     name = text.removeprefix(_MUTANT)
     if name not in MUTANTS:
-        fix = did_you_mean(name, MUTANTS, "name one of these")
-        raise _error(text, f"{_MUTANT} and one of {', '.join(sorted(MUTANTS))}", fix)
+        near = [repr(one) for one in get_close_matches(name, MUTANTS)]
+        fix = f"did you mean {' or '.join(near)}?" if near else "name one of these"
+        allowed = (
+            f"{_MUTANT} and one of {len(MUTANTS)} names, "
+            "those of sdpakit.conformance.mutants.MUTANTS"
+        )
+        raise _error(text, allowed, fix)
     target = MUTANTS[name].factory()
     target.name = text
     return target
@@ -187,20 +192,26 @@ def _member(text: str, module: ModuleType, name: str) -> Any:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            public = (
-                [one for one in vars(found) if not one.startswith("_")]
-                if _has_members(found)
-                else []
-            )
-            near = get_close_matches(part, public, n=1)
-            fix = f"did you mean {near[0]!r}?" if near else f"see what {module.__name__} holds"
-            raise _error(text, f"an object; there is no {part!r} in {module.__name__}", fix)
+            where = text.rpartition(":")[0]
+            offered = _offered(found)
+            near = get_close_matches(part, offered, n=1)
+            fix = f"name one of {', '.join(offered)}" if offered else f"define it in {where}"
+            fix = f"did you mean {near[0]!r}?" if near else fix
+            raise _error(text, f"an object; there is no {part!r} in {where}", fix)
         found = getattr(found, part)
     return found
 
 
-def _has_members(found: Any) -> bool:
-    return hasattr(found, "__dict__")
+def _offered(found: Any) -> list[str]:
+    """Return the names of what may be a target: what can be called or prepares, no modules."""
+    members = vars(found) if hasattr(found, "__dict__") else {}
+    return [
+        name
+        for name, value in members.items()
+        if not name.startswith("_")
+        and (callable(value) or callable(getattr(value, "prepare", None)))
+        and getattr(value, "__module__", None) != "typing"
+    ]
 
 
 def _as_target(text: str, found: Any) -> Target:
