@@ -153,15 +153,21 @@ def main(
     console = Console(width=None if sys.stdout.isatty() else 250)
     with Console(stderr=True).status("starting") as status:
         table = fill(rows, 2 if quick else rounds, table, status.update, partial(_write, path))
+    seen = _known(table) if only else table
     if markdown:
-        typer.echo(sheet.markdown(table))
+        typer.echo(sheet.markdown(seen))
     else:
-        sheet.show(table, console)
+        sheet.show(seen, console)
         console.print(f"all samples: {path}", highlight=False)
     problems = joined.failures(table, required=require == "goal")
     for line in problems:
         typer.echo(line, err=True)
     sys.exit(1 if problems else 0)
+
+
+def _known(table: TableDocument) -> TableDocument:
+    """Return a table without the rows that nobody has measured yet, now or in an earlier file."""
+    return {**table, "rows": [row for row in table["rows"] if row["status"] != joined.NOT_RUN]}
 
 
 def _read(path: Path) -> TableDocument | None:

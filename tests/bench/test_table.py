@@ -5,6 +5,7 @@ import json
 import re
 import typing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -295,6 +296,19 @@ def test_a_child_that_writes_nothing_says_why(tmp_path):
     part = PART.__class__("prefill", "title", "bench", ("--nonsense",))
     with pytest.raises(RuntimeError, match="status 2"):
         table.run_child(part, [ROW], 1, tmp_path / "none.json")
+
+
+def test_rows_that_nobody_asked_for_are_hidden(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "table.json"
+    run = planted([entry({"ours": 1.1, "torch": 1.5})])
+    monkeypatch.setattr(table, "fill", partial(table.fill, run=run))
+    with pytest.raises(SystemExit) as ended:
+        table.main(only=[ROW.key], into=path)
+    assert ended.value.code == 0
+    seen = capsys.readouterr().out
+    assert ROW.name in seen
+    assert "not run" not in seen
+    assert len(json.loads(path.read_text())["rows"]) == len(ROWS)
 
 
 def test_a_table_read_back_from_its_file_has_the_schema():

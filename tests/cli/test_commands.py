@@ -103,6 +103,7 @@ def test_explain_takes_ragged_and_paged_batches():
     assert ragged.exit_code == 0, (ragged.output, ragged.exception)
     assert "batch 3, heads 8/8, lengths at most 40 x 4096" in ragged.output
     assert "decode: 2 of 3 entries" in ragged.output
+    assert re.search(r"not modelled +the speed", ragged.output)
     sizes = ("--q-len", "1", "--kv-len", "4096")
     paged = invoke("explain", "--layout", "thd", "--paged", "--batch", "5", *sizes)
     assert "paged=True" in paged.output

@@ -387,6 +387,7 @@ def test_explain_counts_what_is_read():
     )
     facts = sk.compile(spec, backend="numba_cpu").explain(q_len=1, kv_len=4096)
     assert facts["path"] == "decode"
+    assert "not_modelled" not in facts
     assert facts["chunks"] == 8
     assert facts["kv_bytes_in_tiles"] == 2 * 2 * 256 * 16 * 4
     assert facts["items"] == 16

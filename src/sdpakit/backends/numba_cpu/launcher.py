@@ -299,8 +299,12 @@ class CpuLauncher:
         here = code.decoded(call)
         if code.decode is not None and here.any():
             facts |= code.decode.explain(call, here, text)
-            some = f"decode: {int(here.sum())} of {call.batch} entries"
-            return facts | {"path": "decode" if here.all() else some}
+            if here.all():
+                return facts | {"path": "decode"}
+            return facts | {
+                "path": f"decode: {int(here.sum())} of {call.batch} entries",
+                "not_modelled": "the speed, and the tiles of the entries that do not decode",
+            }
         shape = code.shape(call, call.q_len)
         deal = code.deal(shape, call.threads)
         expected = expect_prefill(code.plan, text, call, shape, deal.parts)
