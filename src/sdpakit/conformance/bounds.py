@@ -300,7 +300,9 @@ def biased_error(found: Detail, kind: BoundKind, profile: Profile, accum: str) -
         before = np.where(np.isinf(scaled), 0.0, before)
         e = before + (profile.tanh + 2.0) * u * np.abs(found.capped)
         # Quotient, tanh and product may be below the normal range; the last enlarges the others.
-        e = e + np.where(found.capped == 0.0, 0.0, SMALLEST[accum] * (cap + 1.0))
+        e = e + np.where(
+            e == 0.0, 0.0, SMALLEST[accum] * (cap + 1.0)
+        )  # 0 without an error is exact
     if ops.bias is not None:
         rounds = (found.capped != 0.0) & (ops.bias != 0.0)  # x + 0 is exact
         e = e + np.where(rounds, u * np.abs(found.biased), 0.0)

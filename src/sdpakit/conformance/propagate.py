@@ -75,32 +75,40 @@ def _error(
     profile: Profile,
     accum: str,
 ) -> Any:
-    u = DTYPES[accum].unit_roundoff
-    # Below the normal range a result is off by up to half the smallest subnormal, or two halves;
-    # a result of 0 is exact.
-    underflows = getattr(node, "op", None) in _UNDERFLOWS
-    subnormal = np.where(np.equal(values[node], 0.0), 0.0, SMALLEST[accum] * underflows)
+    u, value = DTYPES[accum].unit_roundoff, values[node]
     match node:
         case Scalar() if node is LOGIT:
             return logit_error
-        case Const() | Scalar():
-            return u * np.abs(values[node])  # rounded to accum_dtype on entry
+        case Const() | Scalar():  # rounded to accum_dtype on entry
+            return _rounded(0.0, u, value, accum, "entry")
         case Unary(op="to_float"):
-            return u * np.abs(values[node])
+            return u * np.abs(value)
         case Unary(op=op, x=x):
-            inner = _UNARY[op](values[x], values[node], errors[x])
-            return inner + _rounding(op, profile, u) * np.abs(values[node]) + subnormal
+            carried = _UNARY[op](values[x], value, errors[x])
+            return _rounded(carried, _rounding(op, profile, u), value, accum, op)
         case Binary(op=op, a=a, b=b):
-            inner = _BINARY[op](values[a], values[b], errors[a], errors[b])
-            return inner + u * np.abs(values[node]) + subnormal
+            carried = _BINARY[op](values[a], values[b], errors[a], errors[b])
+            return _rounded(carried, u, value, accum, op)
         case Select(cond=cond, a=a, b=b):
             return np.where(values[cond], errors[a], errors[b])
     return 0.0  # Load: the reference reads tables as accum_dtype holds them
 
 
-# Operations whose results may be below the normal range while their operands are not, or are not
-# rounded there as they are: sums are exact below it.
-_UNDERFLOWS = ("mul", "div", "exp", "tanh")
+# What is rounded below the normal range though its operands are exact there; sums are not.
+_UNDERFLOWS = ("entry", "mul", "div", "exp", "tanh")
+
+
+def _rounded(carried: Any, u: float, value: Any, accum: str, op: str) -> Any:
+    """Return the error of a result, rounded, whose operands have led to an error already.
+
+    Below the normal range a result is off by up to half the smallest subnormal, or by two halves; a
+    result that is 0 in every case is exact.
+    """
+    error = carried + u * np.abs(value)
+    if op not in _UNDERFLOWS:
+        return error
+    zero = np.equal(value, 0.0) & np.equal(carried, 0.0)
+    return error + np.where(zero, 0.0, SMALLEST[accum])
 
 
 def _rounding(op: str, profile: Profile, u: float) -> float:

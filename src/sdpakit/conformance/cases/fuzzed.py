@@ -201,11 +201,22 @@ def _subnormal() -> list[Case]:
             spec={"scale": 1.0, "logits": _cap_of_fifty},
             **fields,
         ),
+        *make(
+            "fuzzed.constant_below_the_range",
+            "EXPR-1 NUM-6",
+            "a number that float32 cannot hold and a product makes visible",
+            spec={"scale": 1.0, "logits": _nothing_enlarged},
+            **fields | {"dtypes": (F32,)},
+        ),
     ]
 
 
 def _cap_of_fifty(x: Any, _: Any) -> Any:
     return tanh(x / 50.0) * 50.0
+
+
+def _nothing_enlarged(x: Any, i: Any) -> Any:
+    return x + where(i.k == 0, 1e-46, 0.0) * 2.0**100
 
 
 def _tiny_queries(draw: Draw) -> dict[str, np.ndarray]:
