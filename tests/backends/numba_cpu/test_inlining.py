@@ -30,6 +30,7 @@ from sdpakit.errors import InternalError
 
 SPECIAL = (0.0, -0.0, 1.5, -2.25, math.inf, -math.inf, math.nan)
 NUMBERS = (-7, -3, -1, 0, 1, 2, 5, 64)
+LEAST = -(2**63)
 LIMIT = 3
 
 
@@ -79,6 +80,24 @@ def test_integers(x, y):
     quotient, rest = divmod(x, y) if y else (0, 0)
     expected = [x + y, x - y * 2, x & y, x | ~y, x << 3, quotient, rest, min(x, max(y, 2))]
     assert run(_integers, x, y, cells=11) == [*expected, quotient, rest, -x]
+
+
+@inner
+def _quotients(out: int, x: int, y: int) -> None:
+    quotient, rest = divmod(x, y)
+    store_int(out, quotient)
+    store_int(out + 8, rest)
+    store_int(out + 16, x // y)
+    store_int(out + 24, x % y)
+
+
+@pytest.mark.parametrize("x", [LEAST, LEAST + 1, -LEAST - 1])
+@pytest.mark.parametrize("y", [LEAST, -LEAST - 1, -2, -1, 0, 1])
+def test_the_largest_integers_are_divided(x, y):
+    """One quotient has no place in 64 bits and wraps around; processors would stop at it."""
+    quotient, rest = divmod(x, y) if y else (0, 0)
+    quotient = (quotient - LEAST) % 2**64 + LEAST
+    assert run(_quotients, x, y)[:4] == [quotient, rest, quotient, rest]
 
 
 @inner
@@ -242,6 +261,29 @@ def _membership(x: int) -> None:
     store_int(x, 1 if x in (1, 2) else 0)
 
 
+@inner
+def _for_else(x: int) -> None:
+    for n in range(2):
+        store_int(x, n)
+    else:
+        store_int(x, 9)
+
+
+@inner
+def _while_else(x: int) -> None:
+    n = 0
+    while n < 2:
+        n += 1
+    else:
+        store_int(x, n)
+
+
+@inner
+def _named_bounds(x: int) -> None:
+    for n in range(2, step=2):
+        store_int(x, n)
+
+
 @pytest.mark.parametrize(
     ("driver", "message"),
     [
@@ -251,11 +293,22 @@ def _membership(x: int) -> None:
         (_truth_and_number, "a driver mixes a truth value and a number"),
         (_float_bits, "a driver cannot compute BitOr of double"),
         (_membership, "a driver cannot compare by In"),
+        (_for_else, "_for_else: a driver cannot say `for n in range"),
+        (_while_else, "_while_else: a driver cannot say `while n < 2"),
+        (_named_bounds, "_named_bounds: a driver cannot say `for n in range"),
     ],
 )
 def test_what_a_driver_may_not_say(driver, message):
     with pytest.raises(InternalError, match=message):
         inlining.emit(new_module("test"), "run", driver)
+
+
+def test_known_parameters_are_no_longer_asked_for():
+    module = new_module("test")
+    inlining.emit(module, "run", _quotients, y=3)
+    out = np.zeros(4, np.int64)
+    function(compile_kernel(of_text(str(module)), select_isa()), "run", 2)(out.ctypes.data, -7)
+    assert out.tolist() == [-3, 2, -3, 2]
 
 
 def test_a_driver_is_compiled_as_it_was_loaded(tmp_path):

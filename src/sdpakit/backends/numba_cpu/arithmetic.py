@@ -1,7 +1,7 @@
 """What operators of Python mean for int64, float64 and truth values of the drivers, as LLVM code.
 
-Integers wrap around and divide as Python's do, towards minus infinity; a division by 0 gives 0 and
-stops nobody. Floats follow IEEE 754, without leave to change anything.
+Integers wrap around, quotients too, and divide as Python's do, towards minus infinity; a division
+by 0 gives 0 and stops nobody. Floats follow IEEE 754, without leave to change anything.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from sdpakit.backends.numba_cpu.functions import declare
 from sdpakit.backends.numba_cpu.irtypes import F64, I1, I64, Value
 from sdpakit.errors import InternalError
 
@@ -43,8 +44,7 @@ def binary(b: Any, operator: ast.operator, x: Value, y: Value) -> Value:
     kind = type(operator)
     x, y = _alike(b, x, y)
     if x.type == F64 and kind is ast.Pow:
-        power = b.module.declare_intrinsic("llvm.pow", [F64])
-        return b.call(power, [x, y])
+        return b.call(declare(b.module, "llvm.pow.f64", F64, [F64, F64]), [x, y])
     if kind in (ast.FloorDiv, ast.Mod) and x.type == I64:
         return divided(b, x, y)[kind is ast.Mod]
     name = (_ON_FLOATS if x.type == F64 else _ON_INTS).get(kind)
@@ -69,15 +69,16 @@ def as_float(b: Any, x: Value) -> Value:
 
 def divided(b: Any, x: Value, y: Value) -> tuple[Value, Value]:
     """Return quotient and remainder of two integers, rounded towards minus infinity."""
-    zero = I64(0)
-    by_zero = b.icmp_signed("==", y, zero)
-    safe = b.select(by_zero, I64(1), y)
-    quotient, rest = b.sdiv(x, safe), b.srem(x, safe)
+    zero, one = I64(0), I64(1)
+    # Processors stop at y = 0, and at y = -1 where the quotient wraps around: there it is x * y.
+    by_product = b.icmp_unsigned("<", b.add(y, one), I64(2))
+    safe = b.select(by_product, one, y)
+    divided_by_safe = b.select(by_product, b.mul(x, y), x)
+    quotient, rest = b.sdiv(divided_by_safe, safe), b.srem(divided_by_safe, safe)
     other_sign = b.icmp_signed("<", b.xor(rest, safe), zero)
     moved = b.and_(b.icmp_signed("!=", rest, zero), other_sign)
     quotient = b.sub(quotient, b.zext(moved, I64))
-    rest = b.add(rest, b.select(moved, safe, zero))
-    return b.select(by_zero, zero, quotient), b.select(by_zero, zero, rest)
+    return quotient, b.add(rest, b.select(moved, safe, zero))
 
 
 def compared(b: Any, operator: ast.cmpop, x: Value, y: Value) -> Value:
@@ -118,7 +119,7 @@ def _largest(b: Any, x: Value, y: Value) -> Value:
 
 
 def _log2(b: Any, x: Value) -> Value:
-    return b.call(b.module.declare_intrinsic("llvm.log2", [F64]), [x])
+    return b.call(declare(b.module, "llvm.log2.f64", F64, [F64]), [x])
 
 
 def _is_nan(b: Any, x: Value) -> Value:

@@ -92,17 +92,31 @@ def inner(function: Function) -> Function:
     return cast(Function, Inner(function))
 
 
-def emit(module: Any, name: str, function: Any) -> None:
+def emit(module: Any, name: str, function: Any, **known: int) -> None:
     """Emit an `inner` function of int64 that returns nothing as `name` of a module.
+
+    Parameters
+    ----------
+    module : llvmlite.ir.Module
+        Where it goes.
+    name : str
+        Its name there.
+    function : Inner
+        What it does.
+    **known : int
+        Values of parameters of `function`, which the emitted one then lacks.
 
     Raises
     ------
     InternalError
         If it, or a function that it calls, says something that drivers may not say.
     """
-    entry = new_function(module, name, function.parameters)
+    open_parameters = [parameter for parameter in function.parameters if parameter not in known]
+    entry = new_function(module, name, open_parameters)
     b = ir.IRBuilder(entry.function.append_basic_block("body"))
-    _Body(entry, b, function).run(b.function.args)
+    values = {parameter: I64(number) for parameter, number in known.items()}
+    values.update(zip(open_parameters, b.function.args, strict=True))
+    _Body(entry, b, function).run([values[parameter] for parameter in function.parameters])
     b.ret(I64(0))
     entry.branch(b.function.blocks[1])
 
@@ -209,9 +223,9 @@ class _Body:
                 self.bind(name, arithmetic.binary(self.b, operator, old, self.expression(value)))
             case ast.If():
                 self.if_(node)
-            case ast.While(test, body):
+            case ast.While(test, body, []):
                 self.while_(test, body)
-            case ast.For(ast.Name(name), ast.Call(ast.Name("range"), arguments), body):
+            case ast.For(ast.Name(name), ast.Call(ast.Name("range"), arguments, []), body, []):
                 self.for_(name, [self.expression(argument) for argument in arguments], body)
             case ast.Continue():
                 self.b.branch(self.next_turns[-1])

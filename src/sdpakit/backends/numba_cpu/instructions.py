@@ -11,6 +11,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from sdpakit.backends.numba_cpu.functions import declare
 from sdpakit.backends.numba_cpu.irtypes import F32, F64, I32, I64, PTR, IrType, Value
 
 
@@ -42,10 +43,7 @@ def _fetch_add(b: Any, address: Value, amount: Value) -> Value:
 
 
 def _prefetch(b: Any, address: Value) -> None:
-    kind = ir.FunctionType(ir.VoidType(), [PTR, I32, I32, I32])
-    fetch = b.module.globals.get("llvm.prefetch.p0") or ir.Function(
-        b.module, kind, "llvm.prefetch.p0"
-    )
+    fetch = declare(b.module, "llvm.prefetch.p0", ir.VoidType(), [PTR, I32, I32, I32])
     read, second_level, data = I32(0), I32(2), I32(1)
     b.call(fetch, [b.inttoptr(address, PTR), read, second_level, data])
 
