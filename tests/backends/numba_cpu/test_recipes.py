@@ -1,6 +1,7 @@
 """Kept code is found by what determines its text: nothing that has a say may be left out."""
 
 import dataclasses
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -14,9 +15,11 @@ from llvmlite import ir
 
 import sdpakit as sk
 from sdpakit import compiler
-from sdpakit.backends.numba_cpu import codegen, objectcache, recipes, sources
+from sdpakit.backends.numba_cpu import abi, codegen, driver, objectcache, recipes, sources
 from sdpakit.backends.numba_cpu.backend import BACKEND
+from sdpakit.backends.numba_cpu.backward import driver as backward_driver
 from sdpakit.backends.numba_cpu.costs import choice
+from sdpakit.backends.numba_cpu.decode import driver as decode_driver
 from sdpakit.backends.numba_cpu.isa import available_isas
 from sdpakit.backends.numba_cpu.recipes import described
 from sdpakit.errors import InternalError
@@ -38,9 +41,13 @@ def artifact(options=None, *, gradients=False, **fields):
     return (BACKEND.lower_backward if gradients else BACKEND.lower)(program, options or {})
 
 
+DRIVERS = (driver, decode_driver, backward_driver)
+
+
 def modules_of(options, gradients):
     kernels = artifact(options, gradients=gradients, **RICH).stages._recipes
-    return [module for kernel in kernels for module in kernel]
+    drivers = [module.WALK for module in DRIVERS]
+    return [module for kernel in (*kernels, *drivers) for module in kernel]
 
 
 def variants(value):
@@ -93,6 +100,19 @@ def test_no_text_asks_the_machine(monkeypatch, gradients):
 
     monkeypatch.setattr(choice, "block_kv", asked)
     assert all("define" in module.emit(*module.arguments) for module in modules)
+
+
+@pytest.mark.parametrize("module", DRIVERS, ids=lambda module: module.__name__.split(".")[-2])
+def test_builds_of_python_that_share_a_cache_share_the_code_that_fits_both(module, monkeypatch):
+    """Where the head of an object has another size, a driver that reads arrays is another one."""
+    monkeypatch.setattr(abi, "OBJECT_HEAD", abi.OBJECT_HEAD + 16)
+    spec = importlib.util.spec_from_file_location(module.__name__, module.__file__)
+    other = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(other)
+    (mine,), (theirs,) = module.WALK, other.WALK
+    reads_arrays = module is not backward_driver
+    assert (mine.emit(*mine.arguments) != theirs.emit(*theirs.arguments)) == reads_arrays
+    assert (mine.description != theirs.description) == reads_arrays
 
 
 def test_plain_values_are_told_apart():

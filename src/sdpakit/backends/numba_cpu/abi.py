@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+OBJECT_HEAD = object.__basicsize__  # bytes that every object of this build of Python starts with
+
 # Bits of the argument `flags` of a panel step; the rest, shifted by FLAG_FIRST_SHIFT, is the first
 # row of the tile.
 FLAG_PARTIAL = 1

@@ -21,6 +21,7 @@ from sdpakit.backends.numba_cpu.abi import (
     FLAG_NONFINITE_V,
     FLAG_PARTIAL,
     M_UNIT,
+    OBJECT_HEAD,
     RANGE_BYTES,
 )
 from sdpakit.backends.numba_cpu.functions import new_module
@@ -142,7 +143,6 @@ from sdpakit.backends.numba_cpu.workers import DONE_ITEMS, NEXT_ITEM, OWN_FIELDS
     FIELDS,
 ) = range(OWN_FIELDS, OWN_FIELDS + 98)
 
-OBJECT_HEAD = object.__basicsize__  # bytes of the head that every object of Python starts with
 CACHE_LINE = 64
 LN2 = math.log(2.0)
 LOG2_E = 1.0 / LN2
@@ -525,26 +525,26 @@ def _run_item(d: int, number: int, scratch: int) -> None:
 
 
 @inner
-def _rebind(d: int, _scratch: int, q: int, k: int, v: int, out: int) -> None:
+def _rebind(d: int, _scratch: int, q: int, k: int, v: int, out: int, head: int) -> None:
     """Make the descriptor at `d` one of a call that nobody has begun, of other arrays alike.
 
-    The arrays are objects of NumPy: the address of the data is the first field behind the head of
-    the object (`PyArrayObject_fields` of its C interface).
+    The arrays are objects of NumPy: the address of the data follows the `head` bytes that any
+    object starts with (`PyArrayObject_fields` of its C interface).
     """
     store_int(d + 8 * NEXT_ITEM, 0)
     store_int(d + 8 * DONE_ITEMS, 0)
-    store_int(d + 8 * Q, load_int(q + OBJECT_HEAD))
-    store_int(d + 8 * K, load_int(k + OBJECT_HEAD))
-    store_int(d + 8 * V, load_int(v + OBJECT_HEAD))
-    store_int(d + 8 * OUT, load_int(out + OBJECT_HEAD))
+    store_int(d + 8 * Q, load_int(q + head))
+    store_int(d + 8 * K, load_int(k + head))
+    store_int(d + 8 * V, load_int(v + head))
+    store_int(d + 8 * OUT, load_int(out + head))
 
 
-def _text() -> str:
+def _text(head: int) -> str:
     module = new_module("sdpakit_walk")
     inlining.emit(module, "run_item", _run_item)
-    inlining.emit(module, "rebind", _rebind)
+    inlining.emit(module, "rebind", _rebind, head=head)
     return str(module)
 
 
 # What the worker calls: run_item, rebind.
-WALK = KernelRecipe(ModuleRecipe(_text, ()))
+WALK = KernelRecipe(ModuleRecipe(_text, (OBJECT_HEAD,)))

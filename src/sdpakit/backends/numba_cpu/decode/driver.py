@@ -14,7 +14,7 @@ import math
 from typing import Any, NamedTuple
 
 from sdpakit.backends.numba_cpu import inlining
-from sdpakit.backends.numba_cpu.abi import FLAG_PARTIAL, M_UNIT
+from sdpakit.backends.numba_cpu.abi import FLAG_PARTIAL, M_UNIT, OBJECT_HEAD
 from sdpakit.backends.numba_cpu.functions import new_module
 from sdpakit.backends.numba_cpu.inlining import inner
 from sdpakit.backends.numba_cpu.instructions import (
@@ -144,7 +144,6 @@ from sdpakit.backends.numba_cpu.workers import DONE_ITEMS, NEXT_ITEM, OWN_FIELDS
     FIELDS,
 ) = range(OWN_FIELDS, OWN_FIELDS + 107)
 
-OBJECT_HEAD = object.__basicsize__  # bytes of the head that every object of Python starts with
 LN2 = math.log(2.0)
 LOG2_E = 1.0 / LN2
 
@@ -495,17 +494,17 @@ def _merge(d: int, number: int) -> None:
 
 
 @inner
-def _rebind(d: int, scratch: int, q: int, k: int, v: int, out: int) -> None:
+def _rebind(d: int, scratch: int, q: int, k: int, v: int, out: int, head: int) -> None:
     """Make the descriptor at `d` one of a call that nobody has begun, see the prefill driver."""
     store_int(d + 8 * NEXT_ITEM, 0)
     store_int(d + 8 * DONE_ITEMS, 0)
-    for head in range(get(d, HEADS)):
-        store_int(get(d, FINISHED) + 8 * head, 0)
+    for kv_head in range(get(d, HEADS)):
+        store_int(get(d, FINISHED) + 8 * kv_head, 0)
     store_int(d + 8 * STATES, scratch + get(d, STATES_AT))
-    store_int(d + 8 * Q, load_int(q + OBJECT_HEAD))
-    store_int(d + 8 * K, load_int(k + OBJECT_HEAD))
-    store_int(d + 8 * V, load_int(v + OBJECT_HEAD))
-    store_int(d + 8 * OUT, load_int(out + OBJECT_HEAD))
+    store_int(d + 8 * Q, load_int(q + head))
+    store_int(d + 8 * K, load_int(k + head))
+    store_int(d + 8 * V, load_int(v + head))
+    store_int(d + 8 * OUT, load_int(out + head))
 
 
 @inner
@@ -518,12 +517,12 @@ def _run_item(d: int, number: int, scratch: int) -> None:
         _merge(d, number - item.chunk)
 
 
-def _text() -> str:
+def _text(head: int) -> str:
     module = new_module("sdpakit_decode_walk")
     inlining.emit(module, "run_item", _run_item)
-    inlining.emit(module, "rebind", _rebind)
+    inlining.emit(module, "rebind", _rebind, head=head)
     return str(module)
 
 
 # What the worker calls: run_item, rebind.
-WALK = KernelRecipe(ModuleRecipe(_text, ()))
+WALK = KernelRecipe(ModuleRecipe(_text, (OBJECT_HEAD,)))
