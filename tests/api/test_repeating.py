@@ -103,9 +103,56 @@ def test_results_go_to_out():
     kernel = kernel_of()
     arrays = operands()
     expected = kernel(*arrays)
-    for out in (np.empty_like(expected), np.empty((2, 4, 6, 5), "f4").swapaxes(2, 3)):
+    strided = np.empty((2, 4, 6, 5), "f4").swapaxes(2, 3)
+    assert kernel(*arrays, out=strided) is strided
+    kernel._launcher = None  # whatever goes the whole way fails from here on
+    alike = np.empty_like(expected)
+    assert kernel(*arrays, out=alike) is alike
+    for out in (strided, alike):
+        assert np.array_equal(out, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_who_always_gives_out_is_known_too(dtype, layout):
+    def given(seed):
+        arrays = operands(seed, dtype=dtype)
+        return (
+            [np.ascontiguousarray(x.swapaxes(1, 2)) for x in arrays] if layout == "bshd" else arrays
+        )
+
+    fresh, kernel = (kernel_of(dtype=dtype, layout=layout) for _ in range(2))
+    expected = [fresh(*given(seed)) for seed in range(3)]
+    out = np.empty_like(expected[0])
+    kernel(*given(0), out=out)
+    kernel._launcher = None  # whatever goes the whole way fails from here on
+    for seed in (0, 1, 2):
+        assert kernel(*given(seed), out=out) is out
+        assert out.tobytes() == expected[seed].tobytes()
+    assert kernel(*given(1)).tobytes() == expected[1].tobytes()
+
+
+OTHER_OUTS = {
+    "strides": lambda shape: np.empty((*shape[:2], shape[3], shape[2]), "f4").swapaxes(2, 3),
+    "gaps": lambda shape: np.empty((*shape[:3], 2 * shape[3]), "f4")[..., ::2],
+    "backwards": lambda shape: np.empty(shape, "f4")[:, :, ::-1],
+    "a subclass": lambda shape: np.empty(shape, "f4").view(Subclass),
+}
+
+
+@pytest.mark.parametrize("other", OTHER_OUTS)
+def test_an_out_that_is_not_as_a_new_one_is_not_remembered(other):
+    """What is prepared has its strides: an out of others would be written past its end."""
+    kernel, arrays = kernel_of(), operands()
+    expected = kernel_of()(*arrays)
+    for _ in range(2):
+        out = OTHER_OUTS[other](expected.shape)
         assert kernel(*arrays, out=out) is out
         assert np.array_equal(out, expected)
+        assert not is_known(kernel)
+    for _ in range(2):
+        assert kernel(*arrays).tobytes() == expected.tobytes()
+    assert is_known(kernel)
 
 
 def test_a_bad_out_is_refused_and_untouched():
