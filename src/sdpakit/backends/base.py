@@ -219,9 +219,9 @@ class RepeatingLauncher(Launcher, Protocol):
     def repeat(self, call: Call, arrays: Sequence[np.ndarray[Any, Any]]) -> Repeat | None:
         """Return a call without tables, whose only output is "out", made ready to be repeated.
 
-        None where that gains nothing. It uses one thread, whatever is offered; and it must not keep
-        the arrays of `call`, nor `arrays`: its q, k, v and out in the axis order of the caller, out
-        laid out as a new array.
+        None where that gains nothing. It uses one thread, whatever is offered, and may outlive the
+        launcher. It must not keep the arrays of `call`, nor `arrays`: its q, k, v and out in the
+        axis order of the caller, out laid out as a new array.
         """
         ...
 

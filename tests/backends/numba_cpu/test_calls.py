@@ -1,10 +1,13 @@
 """Calls of whole kernels: bits, threads, forks, scratch, compilations."""
 
 import concurrent.futures
+import gc
 import os
 import subprocess
 import sys
 import threading
+import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +15,12 @@ import numpy as np
 import pytest
 
 import sdpakit as sk
-from sdpakit.backends.numba_cpu import codegen, pool, schedule
+from sdpakit.backends.numba_cpu import codegen, launcher, pool, schedule
+from sdpakit.backends.numba_cpu.backward import launcher as backward_launcher
 from sdpakit.backends.numba_cpu.isa import available_isas
 from sdpakit.backends.numba_cpu.lower import DECODE, DECODE_PAGES, PREFILL
 from sdpakit.backends.numba_cpu.machine import FALLBACK
+from sdpakit.binding import Arguments, bind
 from sdpakit.conformance import bounds
 from sdpakit.reference import detail
 
@@ -153,9 +158,62 @@ def test_what_decodes_is_one_code_for_all_threads_whatever_is_forgotten_between(
     kernel = sk.compile(sk.AttentionSpec(q_heads=1, head_dim=5), backend="numba_cpu")
     (code,) = kernel._launcher._codes.values()
     places = (PREFILL, DECODE, DECODE_PAGES)
-    first = [code.kernel(place) for place in places]
+    first, walk = [code.kernel(place) for place in places], code.decode._driver()
+    template = code.decode._template
     codegen.clear_loaded()
     assert all(code.kernel(place) is x for place, x in zip(places, first, strict=True))
+    again = type(code.decode)._template._function(code.decode)  # as a thread at the same time
+    assert np.array_equal(again, template)
+    assert code.decode._driver() is walk
+
+
+WIDE = sk.AttentionSpec(
+    q_heads=1, head_dim=4, mask=lambda i: i.k * sk.Scalar("factor", "int") <= i.q * 10**6
+)
+
+
+@pytest.mark.parametrize("compile_it", [sk.compile, sk.compile_backward])
+def test_wide_integers_are_compiled_once_for_all_threads_that_need_them(compile_it, monkeypatch):
+    module = launcher if compile_it is sk.compile else backward_launcher
+    name = "lower" if compile_it is sk.compile else "lower_backward"
+    made, lower = [], getattr(module, name)
+
+    def slowly(*arguments):
+        made.append(arguments)
+        time.sleep(0.2)  # the others are there, and find nothing yet
+        return lower(*arguments)
+
+    loaded = compile_it(WIDE, backend="numba_cpu")._launcher
+    monkeypatch.setattr(module, name, slowly)
+    start = threading.Barrier(4)
+
+    def run(_):
+        start.wait(30)
+        return loaded._code(64)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as executor:
+        found = list(executor.map(run, range(4)))
+    assert len(made) == 1
+    assert all(code is loaded._code(64) for code in found)
+    assert loaded._code(32) is not loaded._code(64)
+
+
+@pytest.mark.parametrize("kv_len", [7, 700], ids=["prefill", "decode"])
+def test_what_repeats_a_call_keeps_its_code(kv_len):
+    spec = sk.AttentionSpec(q_heads=1, head_dim=9)
+    artifact = sk.compile(spec, backend="numba_cpu")._artifact
+    loaded = launcher.CpuLauncher(artifact)
+    q, k, v = (x[..., :9] for x in arrays(1, 1, 1, kv_len))
+    expected = np.empty((1, 1, 1, 9), np.float32)
+    call = bind(sk.compile(spec)._signature, Arguments(q=q, k=k, v=v, out=expected)).call
+    loaded(call)
+    repeat = loaded.repeat(call, (q, k, v, expected))
+    code = loaded._code(32)
+    kept = [weakref.ref(x) for x in (code.module, code.walk, code.decode)]
+    del code, loaded
+    gc.collect()
+    assert all(ref() is not None for ref in kept)
+    assert np.array_equal(repeat(q, k, v, None), expected)
 
 
 FORKS = """
@@ -208,10 +266,7 @@ def test_scratch_is_bounded_at_the_largest_widths(monkeypatch):
 
 
 def test_wide_integers_are_compiled_when_a_call_needs_them():
-    spec = sk.AttentionSpec(
-        q_heads=1, head_dim=4, mask=lambda i: i.k * sk.Scalar("factor", "int") <= i.q * 10**6
-    )
-    kernel = sk.compile(spec, backend="numba_cpu")
+    kernel = sk.compile(WIDE, backend="numba_cpu")
     q = np.zeros((1, 1, 50, 4), np.float32)
     k = np.zeros((1, 1, 50, 4), np.float32)
     v = np.broadcast_to(np.arange(50, dtype=np.float32)[:, None], (50, 4))[None, None]

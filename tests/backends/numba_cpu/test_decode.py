@@ -13,6 +13,7 @@ from sdpakit.backends.numba_cpu.decode import choice, launcher
 from sdpakit.backends.numba_cpu.decode.layout import DecodeLayout
 from sdpakit.backends.numba_cpu.isa import available_isas, select_isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
+from sdpakit.backends.numba_cpu.lower import DECODE, PREFILL, Stages
 from sdpakit.conformance.cases.make import ALL, FOUR, make
 from sdpakit.conformance.model import Shape
 from sdpakit.conformance.targets.compiled import Compiled
@@ -347,7 +348,9 @@ def test_a_small_call_is_repeated_with_the_same_bits():
     spec = sk.AttentionSpec(q_heads=4, kv_heads=2, head_dim=16)
     kernel = sk.compile(spec, backend="numba_cpu")
     shape = Shape(2, 4, 2, 1, 700, 16)
-    fresh = [kernel(*operands(shape, seed=seed)) for seed in range(3)]
+    fresh = [kernel(*operands(shape, seed=0))]
+    kernel._launcher = None  # whatever goes the whole way fails from here on
+    fresh += [kernel(*operands(shape, seed=seed)) for seed in (1, 2)]
     again = [kernel(*operands(shape, seed=seed)) for seed in range(3)]
     assert same_bits(fresh, again)
     right = [sk.compile(spec, backend="interp")(*operands(shape, seed=seed)) for seed in range(3)]
@@ -379,6 +382,19 @@ def test_who_gets_to_it():
     assert path(5, 4096, layout="thd") == "prefill"
     assert path(1, 4096, layout="thd", paged=True, kv_lens=True) == "decode"
     assert path(1, 16, paged=True, kv_lens=True) == "prefill"
+
+
+def test_explain_makes_no_text_of_other_kernels(monkeypatch):
+    spec = sk.AttentionSpec(q_heads=2, head_dim=11)
+    kernel = sk.compile(spec, backend="numba_cpu")
+    made, text = [], Stages.text
+    monkeypatch.setattr(Stages, "text", lambda self, n: made.append(n) or text(self, n))
+    monkeypatch.setattr(Stages, "__getitem__", None)  # would make the text of all
+    for q_len, path in ((1, "decode"), (300, "prefill")):
+        facts = kernel.explain(q_len=q_len, kv_len=4096)
+        assert facts["path"] == path
+        assert sum(facts["expected"]["parts"].values()) > 0
+    assert made == [DECODE, PREFILL]
 
 
 def test_explain_counts_what_is_read():

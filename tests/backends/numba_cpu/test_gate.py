@@ -1,11 +1,13 @@
 """The gate of a repeated call: what it lets through, what it refuses, what it leaves as it was."""
 
 import ctypes
+import gc
+import weakref
 
 import numpy as np
 import pytest
 
-from sdpakit.backends.numba_cpu import gate
+from sdpakit.backends.numba_cpu import codegen, gate
 from sdpakit.backends.numba_cpu.codegen import compile_kernel
 from sdpakit.backends.numba_cpu.isa import select_isa
 from sdpakit.backends.numba_cpu.recipes import KernelRecipe
@@ -25,9 +27,9 @@ class Gated:
         kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
         self._worker = kind(self._work)
         module = compile_kernel(KernelRecipe(gate.gate_module()), select_isa())
-        self._module = module  # addresses are valid as long as it lives
+        self.module = weakref.ref(module)
         worker = ctypes.cast(self._worker, ctypes.c_void_p).value
-        form = gate.Form(module.address("gate"), worker, arrays)
+        form = gate.Form(module.address("gate"), worker, arrays, (module, self._worker))
         numbers = np.array([7, 0, 8], np.int64)
         numbers[1] = where = numbers.ctypes.data
         descriptor = gate.Descriptor(numbers, where, [1])
@@ -180,10 +182,30 @@ def test_a_gate_outlives_its_form_and_what_it_was_made_of():
     gated = Gated(operands())
     passes, calls = gated.pass_through, gated.calls
     assert "gate" in repr(passes)
-    module, worker = gated._module, gated._worker
+    module = gated.module
     gated.place = np.zeros(1, np.int64)  # the gate keeps the one that it was given
     del gated
+    codegen.clear_loaded()
+    gc.collect()
+    assert module() is not None
     for _ in range(3):
         assert passes(*operands()) is not None
     assert len(calls) == 3
-    del module, worker
+    del passes
+    gc.collect()
+    assert module() is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5])
+def test_another_number_of_arguments_is_refused_whatever_lies_behind_them(count):
+    """As Python calls it: with the address of the first argument, and how many there are."""
+    gated, arrays = Gated(operands()), operands()
+    call = ctypes.pythonapi.PyObject_Vectorcall
+    call.restype = ctypes.py_object
+    call.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    arguments = (ctypes.py_object * 5)(*arrays, None)
+    assert call(gated.pass_through, ctypes.addressof(arguments), 4, None) is arrays[3]
+    gated.calls.clear()
+    assert call(gated.pass_through, ctypes.addressof(arguments), count, None) is None
+    assert not gated.calls
+    assert gated.place[0] == SCRATCH

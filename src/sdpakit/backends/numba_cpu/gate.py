@@ -89,10 +89,14 @@ class Form:
     arrays : sequence of ndarray
         q, k, v and out of the call that was checked, in the axis order of the caller; out is what a
         new array would be. They are not kept.
+    code : object
+        What keeps alive the code at `function`, and that whose addresses are in descriptors. Each
+        gate keeps it.
     """
 
-    def __init__(self, function: int, worker: int, arrays: Sequence[Array]) -> None:
+    def __init__(self, function: int, worker: int, arrays: Sequence[Array], code: object) -> None:
         q, *_, out = arrays
+        self._code = code
         self._objects = (np.ndarray, None, q.dtype, out.dtype)
         sizes = [number for x in arrays for number in (*x.shape, *x.strides)]
         spans = [number for x in arrays for number in _span(x)]
@@ -120,7 +124,7 @@ class Form:
             if out is None. It returns None, and has done nothing, if they do not fit.
         """
         own = np.concatenate((self._fields, descriptor.numbers)).view(_Keeping)
-        own.kept = (self._objects, scratch, busy)
+        own.kept = (self._objects, self._code, scratch, busy)
         here = address(own)
         own[_NAME], own[_DESCRIPTOR] = here + 8 * _TEXT, here + 8 * FIELDS
         own[_BUSY], own[_SCRATCH] = id(busy), address(scratch)
@@ -173,8 +177,9 @@ class _Emitter:
         self.head = head
         self.b = new_function(module, "gate", ("form", "arguments", "count"))
         self.refusal = self.b.append_basic_block("refusal")
-        array, arguments, _ = self.b.function.args
+        array, arguments, count = self.b.function.args
         self.form = self.of(array, _DATA)
+        self.expect(self.b.icmp_unsigned("==", count, whole(4)))  # a caller may bring any number
         self.arguments = [self.load(arguments, 8 * n) for n in range(4)]
 
     def emit(self) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -20,13 +20,15 @@ from sdpakit.backends.numba_cpu.decode.launcher import DecodeCode
 from sdpakit.backends.numba_cpu.entries import EntryFields, fill_entries
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK, computed_once
 from sdpakit.backends.numba_cpu.gate import Gate
-from sdpakit.backends.numba_cpu.lower import PREFILL, Plan, Stages, lower
+from sdpakit.backends.numba_cpu.lower import DECODE, PREFILL, Plan, Stages, lower
 from sdpakit.backends.numba_cpu.prepared import Prepared
 from sdpakit.expr.nodes import Index, postorder
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, Call
     from sdpakit.backends.numba_cpu.codegen import KernelModule
+
+T = TypeVar("T")
 
 # A scale within 2**+-SCALE_EXPONENT leaves c = scale * log2(e) a normal number of every element;
 # of any other one a power of two goes into q, which is exact unless q leaves the range of floats.
@@ -230,21 +232,21 @@ class CpuLauncher:
             return
         call = _one_row_each(call)
         _fill_padding(call, self._artifact.program.empty_row)
-        for part in self._parts(call):
+        for part in self._parts(self._code(call.int_bits), call):
             part.run()
 
     def repeat(self, call: Call, arrays: Sequence[Array]) -> Gate | None:
         """Return `call` for other arrays, if one thread is asked for, or enough in any case."""
         if call.tables:
             return None
-        if call.threads > 1 and self._parts(replace(call, threads=2))[0].threads > 1:
-            return None
-        (part,) = self._parts(replace(call, threads=1))  # entries that are padded go the same way
-        return part.repeat(self._code(call.int_bits).module.address("gate"), arrays)
-
-    def _parts(self, call: Call) -> list[Prepared]:
-        """Return a call ready to run: the entries of each kernel that takes some."""
         code = self._code(call.int_bits)
+        if call.threads > 1 and self._parts(code, replace(call, threads=2))[0].threads > 1:
+            return None
+        (part,) = self._parts(code, replace(call, threads=1))  # padded entries go the same way
+        return part.repeat(code.module.address("gate"), arrays)
+
+    def _parts(self, code: Code, call: Call) -> list[Prepared]:
+        """Return a call ready to run: the entries of each kernel that takes some."""
         here = code.decoded(call)
         parts, rows = [], np.where(here, 0, call.q_len)
         if rows.any():
@@ -276,7 +278,9 @@ class CpuLauncher:
         d[driver.Q_LEN], d[driver.KV_LEN] = values[context.SLOT_Q_LEN], values[context.SLOT_KV_LEN]
         pointers = [driver.CONTEXT, driver.Q_LEN, driver.KV_LEN]
         pointers += [driver.FIELDS + slot for slot in context.BATCH_SLOTS.values()]
-        return Prepared(self._worker, d, where, pointers, deal.threads, items, deal.scratch_bytes)
+        return Prepared(
+            code, self._worker, d, where, pointers, deal.threads, items, deal.scratch_bytes
+        )
 
     def explain(self, call: Call | None) -> Mapping[str, Any]:
         """Return facts about the code and, for a call, about its items, scratch and threads."""
@@ -294,11 +298,11 @@ class CpuLauncher:
         why = {"why_these_tiles": tile_facts(layout)}
         if call is None:
             return facts | why
-        facts["int_bits"], text = call.int_bits, str(code.stages["llvm"])
+        facts["int_bits"] = call.int_bits
         call = _one_row_each(call)
         here = code.decoded(call)
         if code.decode is not None and here.any():
-            facts |= code.decode.explain(call, here, text)
+            facts |= code.decode.explain(call, here, code.stages.text(DECODE))
             if here.all():
                 return facts | {"path": "decode"}
             return facts | {
@@ -307,6 +311,7 @@ class CpuLauncher:
             }
         shape = code.shape(call, call.q_len)
         deal = code.deal(shape, call.threads)
+        text = code.stages.text(PREFILL)
         expected = expect_prefill(code.plan, text, call, shape, deal.parts)
         facts |= why
         return facts | {
@@ -319,12 +324,27 @@ class CpuLauncher:
         }
 
     def _code(self, int_bits: int) -> Code:
-        """Return code for this width; the wider one is compiled when a call first needs it."""
-        widest = max(self._codes)
-        if int_bits > widest:
-            options = self._artifact.meta["options"]
-            self._codes[int_bits] = Code(lower(self._artifact.program, options, int_bits))
-        return self._codes.get(int_bits, self._codes[max(self._codes)])
+        program, options = self._artifact.program, self._artifact.meta["options"]
+        return code_of_width(self._codes, int_bits, lambda: Code(lower(program, options, int_bits)))
+
+
+def code_of_width(codes: dict[int, T], int_bits: int, make: Callable[[], T]) -> T:
+    """Return the code for integers of this width, or of more; the same to all threads.
+
+    Parameters
+    ----------
+    codes : dict of int to code
+        By width; takes in what is made.
+    int_bits : int
+        What a call needs.
+    make : callable
+        Compiles for this width, when a call first needs it.
+    """
+    if int_bits > max(codes):
+        with LLVM_LOCK:
+            if int_bits > max(codes):  # no other thread was faster
+                codes[int_bits] = make()
+    return codes.get(int_bits, codes[max(codes)])
 
 
 def _one_row_each(call: Call) -> Call:

@@ -138,6 +138,10 @@ class Stages(Mapping[str, str | bytes]):
         """Return the loaded code of a kernel."""
         return compile_kernel(self._recipes[number], self._isa)
 
+    def text(self, number: int) -> str:
+        """Return the LLVM IR of a kernel."""
+        return self._recipes[number].text()
+
     def __getitem__(self, name: str) -> str:
         return self._makers[name]()
 

@@ -20,6 +20,8 @@ class Prepared:
 
     Attributes
     ----------
+    code : object
+        What keeps the code alive whose addresses are in the descriptor.
     worker : callable
         See `workers.worker`; it counts items in the first two fields, as that one does.
     descriptor : ndarray of int64
@@ -37,6 +39,7 @@ class Prepared:
         that repeats a call finds it behind its own scratch.
     """
 
+    code: object
     worker: Worker
     descriptor: Ints
     where: int
@@ -73,11 +76,11 @@ class Prepared:
         Parameters
         ----------
         gate : int
-            Address of the generated gate.
+            Address of the generated gate; `code` keeps it alive, too.
         arrays : sequence of ndarray
             q, k, v and out as the caller has them.
         """
-        form = Form(gate, address_of(self.worker), arrays)
+        form = Form(gate, address_of(self.worker), arrays, self.code)
         descriptor = Descriptor(self.descriptor, self.where, self.pointers)
         size = self.scratch_bytes + self.shared_bytes
         spares = _Spares(form, descriptor, pool.shelf(size))

@@ -20,7 +20,7 @@ from sdpakit.backends.numba_cpu.backward.tables import fill_sums, owned
 from sdpakit.backends.numba_cpu.codegen import compile_kernel
 from sdpakit.backends.numba_cpu.context import ContextLayout, Ints, address, float_bits
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK
-from sdpakit.backends.numba_cpu.launcher import CpuLauncher, split_scale
+from sdpakit.backends.numba_cpu.launcher import CpuLauncher, code_of_width, split_scale
 from sdpakit.backends.numba_cpu.lower import Stages
 
 if TYPE_CHECKING:
@@ -159,11 +159,10 @@ class CpuBackward:
             _sum_sinks(call, rows.sink_weights)
 
     def _code(self, int_bits: int) -> _Code:
-        """Return code for this width; the wider one is compiled when a call first needs it."""
-        if int_bits > max(self._codes):
-            options = self._artifact.meta["options"]
-            self._codes[int_bits] = _Code(lower_backward(self._artifact.program, options, int_bits))
-        return self._codes.get(int_bits, self._codes[max(self._codes)])
+        program, options = self._artifact.program, self._artifact.meta["options"]
+        return code_of_width(
+            self._codes, int_bits, lambda: _Code(lower_backward(program, options, int_bits))
+        )
 
 
 class _Run:

@@ -3,6 +3,9 @@
 The products ask memory for what comes next in every round, so reading and their arithmetic go on at
 once and the longer one counts. The softmax of a tile asks for nothing, and so does what a chunk
 begins and ends with: these add to it.
+
+A call whose keys lie in pages costs here what one with keys at one stride does: that its rows are
+looked up in a table, which is filled first, is not counted.
 """
 
 from __future__ import annotations

@@ -162,12 +162,19 @@ class DecodeCode:
         self.plan, self.context = plan, layout
         self.layout = DecodeLayout(plan.layout)
         self._kernel, self._reads_head = kernel, reads_head
-        self._walk: KernelModule | None = None  # its addresses are valid as long as it lives
+        self._kept_driver: KernelModule | None = None
 
     @computed_once
     def _worker(self) -> Worker:
         with LLVM_LOCK:
             return workers.worker()
+
+    def _driver(self) -> KernelModule:
+        """Return the code of the driver: the same for all threads, as `Code.kernel` does."""
+        with LLVM_LOCK:
+            if self._kept_driver is None:
+                self._kept_driver = compile_kernel(driver.WALK, self.layout.panel.isa)
+            return self._kept_driver
 
     @computed_once
     def _readers_of_pages(self) -> Mapping[int, int]:
@@ -181,9 +188,9 @@ class DecodeCode:
         """Descriptor without what differs between two calls."""
         layout, program = self.layout, self.plan.program
         decode, prefill = self._kernel(DECODE), self._kernel(PREFILL)
-        self._walk = walk = compile_kernel(driver.WALK, self.layout.panel.isa)
         d = np.zeros(driver.FIELDS, np.int64)
-        d[workers.RUN_ITEM], d[workers.REBIND] = walk.address("run_item"), walk.address("rebind")
+        for field, name in ((workers.RUN_ITEM, "run_item"), (workers.REBIND, "rebind")):
+            d[field] = self._driver().address(name)
         for name, field in (_READERS | _FUNCTIONS).items():
             d[field] = decode.address(name)
         if self.plan.has_mask:
@@ -306,6 +313,7 @@ class DecodeCode:
         d[driver.SEEN] = where + 8 * seen_at
         d[driver.Q_LEN], d[driver.KV_LEN] = values[context.SLOT_Q_LEN], values[context.SLOT_KV_LEN]
         return Prepared(
+            self,
             self._worker,
             d,
             where,
@@ -318,7 +326,10 @@ class DecodeCode:
         )
 
     def explain(self, call: Call, here: Array, text: str) -> Mapping[str, Any]:
-        """Return facts about the way of the entries that are `here`; `text` is LLVM IR of both."""
+        """Return facts about the way of the entries that are `here`.
+
+        `text` is LLVM IR of the kernel, without the readers of pages (see `costs.decode`).
+        """
         shape, deal = Shape.of(call, here), self._deal_of(call, here)
         most = min(MANY, shape.rows)
         chunk_keys = int(self.layout.chunk_keys(shape.kv_len))
