@@ -248,12 +248,12 @@ class _Solver(Generic[T, C]):
             if solved is not None:
                 return solved
         if of_k:
-            self._final_where(lambda: self._is_blind(tuple(of_k)))
+            self._final_where(lambda: self._covers_all_remainders(tuple(of_k)))
         lo, hi = self.intervals.of_linear(Linear(of_k, 0))
         total = self.ops.add(lo, rest[0]), self.ops.add(hi, rest[1])
         return self._whole(self.intervals.compared_to_zero("le", total), want=True)
 
-    def _is_blind(self, atoms: tuple[Expr, ...]) -> C:
+    def _covers_all_remainders(self, atoms: tuple[Expr, ...]) -> C:
         """Return whether the interval of atoms is known to be the same for any part of the keys.
 
         So it is for a remainder whose dividend takes as many values in a row as there are

@@ -158,13 +158,13 @@ def test_what_decodes_is_one_code_for_all_threads_whatever_is_forgotten_between(
     kernel = sk.compile(sk.AttentionSpec(q_heads=1, head_dim=5), backend="numba_cpu")
     (code,) = kernel._launcher._codes.values()
     places = (PREFILL, DECODE, DECODE_PAGES)
-    first, walk = [code.kernel(place) for place in places], code.decode._driver()
+    first, driver = [code.kernel(place) for place in places], code.decode._driver()
     template = code.decode._template
     codegen.clear_loaded()
     assert all(code.kernel(place) is x for place, x in zip(places, first, strict=True))
     again = type(code.decode)._template._function(code.decode)  # as a thread at the same time
     assert np.array_equal(again, template)
-    assert code.decode._driver() is walk
+    assert code.decode._driver() is driver
 
 
 WIDE = sk.AttentionSpec(
@@ -209,7 +209,7 @@ def test_what_repeats_a_call_keeps_its_code(kv_len):
     loaded(call)
     repeat = loaded.repeat(call, (q, k, v, expected))
     code = loaded._code(32)
-    kept = [weakref.ref(x) for x in (code.module, code.walk, code.decode)]
+    kept = [weakref.ref(x) for x in (code.module, code.driver, code.decode)]
     del code, loaded
     gc.collect()
     assert all(ref() is not None for ref in kept)

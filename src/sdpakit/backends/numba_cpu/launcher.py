@@ -19,7 +19,7 @@ from sdpakit.backends.numba_cpu.decode.choice import can_decode, decoded
 from sdpakit.backends.numba_cpu.decode.launcher import DecodeCode
 from sdpakit.backends.numba_cpu.entries import EntryFields, fill_entries
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK, computed_once
-from sdpakit.backends.numba_cpu.gate import Gate
+from sdpakit.backends.numba_cpu.guard import Guard
 from sdpakit.backends.numba_cpu.lower import DECODE, PREFILL, Plan, Stages, lower
 from sdpakit.backends.numba_cpu.prepared import Prepared
 from sdpakit.expr.nodes import Index, postorder
@@ -94,7 +94,7 @@ class Code:
         self.stages = cast(Stages, artifact.stages)
         self._kernels: dict[int, KernelModule] = {}
         self.module = self.kernel(PREFILL)
-        self.walk = compile_kernel(driver.WALK, self.plan.layout.isa)
+        self.driver = compile_kernel(driver.WALK, self.plan.layout.isa)
         self.context = ContextLayout.of(self.plan.program)
         self.template = self._template()
         self.decode = None
@@ -115,8 +115,8 @@ class Code:
     def _template(self) -> Ints:
         layout, program = self.plan.layout, self.plan.program
         d = np.zeros(driver.FIELDS, np.int64)
-        d[workers.RUN_ITEM] = self.walk.address("run_item")
-        d[workers.REBIND] = self.walk.address("rebind")
+        d[workers.RUN_ITEM] = self.driver.address("run_item")
+        d[workers.REBIND] = self.driver.address("rebind")
         d[driver.WIDTH] = layout.width
         d[driver.ROW_STEP] = layout.rows
         d[driver.BLOCK_KV] = layout.block_kv
@@ -235,7 +235,7 @@ class CpuLauncher:
         for part in self._parts(self._code(call.int_bits), call):
             part.run()
 
-    def repeat(self, call: Call, arrays: Sequence[Array]) -> Gate | None:
+    def repeat(self, call: Call, arrays: Sequence[Array]) -> Guard | None:
         """Return `call` for other arrays, if one thread is asked for, or enough in any case."""
         if call.tables:
             return None
@@ -243,7 +243,7 @@ class CpuLauncher:
         if call.threads > 1 and self._parts(code, replace(call, threads=2))[0].threads > 1:
             return None
         (part,) = self._parts(code, replace(call, threads=1))  # padded entries go the same way
-        return part.repeat(code.module.address("gate"), arrays)
+        return part.repeat(code.module.address("guard"), arrays)
 
     def _parts(self, code: Code, call: Call) -> list[Prepared]:
         """Return a call ready to run: the entries of each kernel that takes some."""

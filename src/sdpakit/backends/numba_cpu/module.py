@@ -8,7 +8,7 @@ from typing import Any
 
 from sdpakit.backends.numba_cpu import packing, products
 from sdpakit.backends.numba_cpu.functions import new_module
-from sdpakit.backends.numba_cpu.gate import gate_module
+from sdpakit.backends.numba_cpu.guard import guard_module
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 from sdpakit.backends.numba_cpu.logits import LogitFn, MaskFn, Pairs
 from sdpakit.backends.numba_cpu.panel import PanelStep
@@ -57,9 +57,9 @@ def emit_module(
 
 
 def shared_modules(layout: PanelLayout) -> tuple[ModuleRecipe, ...]:
-    """Return the modules that the step calls: packers, products, `unpack_o`; and the gate."""
+    """Return the modules that the step calls: packers, products, `unpack_o`; and the guard."""
     shared = (
-        gate_module(),
+        guard_module(),
         products.qk_module(layout, far=bool(layout.dense)),
         packers_module(layout),
         unpack_module(layout),

@@ -190,7 +190,7 @@ class Buffer:
         self.address: int = -(-self._memory.ctypes.data // ALIGNMENT) * ALIGNMENT
 
 
-class Shelf:
+class FreeList:
     """Free buffers of one size; what they hold is anything."""
 
     __slots__ = ("_free", "size")
@@ -212,7 +212,7 @@ class Shelf:
             self._free.append(buffer)
 
 
-class Desk:
+class ScratchSlot:
     """One buffer that machine code takes and gives back by itself, in one step each.
 
     Attributes
@@ -228,23 +228,24 @@ class Desk:
         self.place = np.array([self._buffer.address], np.int64)
 
 
-_SHELVES: dict[int, Shelf] = {}
-_DESKS: dict[int, Desk] = {}
+_FREE_LISTS: dict[int, FreeList] = {}
+_SCRATCH_SLOTS: dict[int, ScratchSlot] = {}
 
 
-def shelf(size: int) -> Shelf:
+def free_list(size: int) -> FreeList:
     """Return where buffers of at least `size` bytes are; they cost memory only where they are used.
 
-    Sizes are rounded up to powers of two, so that a few shelves serve all calls.
+    Sizes are rounded up to powers of two, so that a few lists serve all calls.
     """
     rounded = _rounded(size)
-    return _SHELVES.setdefault(rounded, Shelf(rounded))
+    return _FREE_LISTS.setdefault(rounded, FreeList(rounded))
 
 
-def desk(size: int) -> Desk:
-    """Return the desk with a buffer of at least `size` bytes, rounded up likewise."""
+def scratch_slot(size: int) -> ScratchSlot:
+    """Return the slot with a buffer of at least `size` bytes, rounded up likewise."""
     rounded = _rounded(size)
-    return _DESKS.get(rounded) or _DESKS.setdefault(rounded, Desk(rounded))
+    found = _SCRATCH_SLOTS.get(rounded)
+    return found or _SCRATCH_SLOTS.setdefault(rounded, ScratchSlot(rounded))
 
 
 def _rounded(size: int) -> int:
@@ -252,12 +253,12 @@ def _rounded(size: int) -> int:
 
 
 def take_scratch(size: int, count: int) -> list[Buffer]:
-    """Return `count` buffers of at least `size` bytes, see `Shelf.take`."""
-    found = shelf(size)
+    """Return `count` buffers of at least `size` bytes, see `FreeList.take`."""
+    found = free_list(size)
     return [found.take() for _ in range(count)]
 
 
 def give_scratch(buffers: list[Buffer]) -> None:
     """Take buffers back for later calls."""
     for buffer in buffers:
-        shelf(buffer.size).give(buffer)
+        free_list(buffer.size).give(buffer)

@@ -10,7 +10,7 @@ import numpy as np
 
 from sdpakit.backends.numba_cpu import pool, workers
 from sdpakit.backends.numba_cpu.context import Array, Ints
-from sdpakit.backends.numba_cpu.gate import Descriptor, Form, Gate
+from sdpakit.backends.numba_cpu.guard import CallSignature, Descriptor, Guard
 from sdpakit.backends.numba_cpu.workers import Worker, address_of
 
 
@@ -70,40 +70,42 @@ class Prepared:
         finally:
             pool.give_scratch([*buffers, *shared])
 
-    def repeat(self, gate: int, arrays: Sequence[Array]) -> Gate:
+    def repeat(self, guard: int, arrays: Sequence[Array]) -> Guard:
         """Return the call for other arrays, by one thread (`sdpakit.backends.base.Repeat`).
 
         Parameters
         ----------
-        gate : int
-            Address of the generated gate; `code` keeps it alive, too.
+        guard : int
+            Address of the generated guard; `code` keeps it alive, too.
         arrays : sequence of ndarray
             q, k, v and out as the caller has them.
         """
-        form = Form(gate, address_of(self.worker), arrays, self.code)
+        signature = CallSignature(guard, address_of(self.worker), arrays, self.code)
         descriptor = Descriptor(self.descriptor, self.where, self.pointers)
         size = self.scratch_bytes + self.shared_bytes
-        spares = _Spares(form, descriptor, pool.shelf(size))
-        return form.gate(descriptor, pool.desk(size).place, spares.run)
+        guards = _ThreadGuards(signature, descriptor, pool.free_list(size))
+        return signature.guard(descriptor, pool.scratch_slot(size).place, guards.run)
 
 
-class _Spares:
-    """Gates for further threads that do a call at the same time, with scratch from a shelf."""
+class _ThreadGuards:
+    """Guards for further threads that do a call at the same time, with scratch of a free list."""
 
-    def __init__(self, form: Form, descriptor: Descriptor, shelf: pool.Shelf) -> None:
-        self._form, self._descriptor, self._shelf = form, descriptor, shelf
-        self._free: list[tuple[Gate, Ints]] = []  # that no thread uses, with places for scratch
+    def __init__(
+        self, signature: CallSignature, descriptor: Descriptor, free_list: pool.FreeList
+    ) -> None:
+        self._signature, self._descriptor, self._free_list = signature, descriptor, free_list
+        self._free: list[tuple[Guard, Ints]] = []  # that no thread uses, with places for scratch
 
     def run(self, q: Any, k: Any, v: Any, out: Any) -> Array | None:
         """Do the call with other arrays, if they are alike."""
         try:
-            gate, place = self._free.pop()
+            guard, place = self._free.pop()
         except IndexError:
             place = np.zeros(1, np.int64)
-            gate = self._form.gate(self._descriptor, place, None)
-        buffer = self._shelf.take()
+            guard = self._signature.guard(self._descriptor, place, None)
+        buffer = self._free_list.take()
         place[0] = buffer.address
-        result = gate(q, k, v, out)
-        self._shelf.give(buffer)
-        self._free.append((gate, place))
+        result = guard(q, k, v, out)
+        self._free_list.give(buffer)
+        self._free.append((guard, place))
         return result

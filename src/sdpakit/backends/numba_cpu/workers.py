@@ -1,7 +1,7 @@
 """The worker of all drivers: takes items of a call until none are left, without Python's lock.
 
 It is the one function that Numba compiles, which keeps it on disk where it can; what an item is,
-the walk of the driver knows, whose addresses are in the descriptor.
+the driver knows, whose addresses are in the descriptor.
 
 Numba recompiles when this file changes, and only then: whatever the compiled code depends on has
 to stay in this file.

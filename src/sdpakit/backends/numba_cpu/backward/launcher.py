@@ -66,7 +66,7 @@ class _Code:
         self.plan: BackwardPlan = artifact.meta["plan"]
         self.layout = self.plan.layout
         self.module = cast(Stages, artifact.stages).compiled()
-        self.walk = compile_kernel(driver.WALK, self.plan.plan.layout.isa)
+        self.driver = compile_kernel(driver.WALK, self.plan.plan.layout.isa)
         self.context = ContextLayout.of(self.plan.plan.program)
         self.sums_slots = max(
             (t.slot + 1 + len(t.load.indices) for t in self.plan.tables), default=0
@@ -77,7 +77,7 @@ class _Code:
     def _template(self) -> Ints:
         layout, keys = self.layout, self.layout.keys
         d = np.zeros(driver.FIELDS, np.int64)
-        d[workers.RUN_ITEM] = self.walk.address("run_item")
+        d[workers.RUN_ITEM] = self.driver.address("run_item")
         symbols = packer_symbols(self.layout, Stored.of(self.plan.plan.program))
         for name, field in _FUNCTIONS.items():
             d[field] = self.module.address(symbols.get(name, name))

@@ -1,8 +1,8 @@
-"""The gate of a repeated call: machine code that Python calls, and that knows the call already.
+"""The guard of a repeated call: machine code that Python calls, and that knows the call already.
 
-It holds the arrays against a *form*, what was found out about the call when it went the whole way:
-exact types, dtypes, shapes and strides; and `out` may be written and lies apart. Only then it runs
-the driver. In Python the same comparisons take as long as the arithmetic of a small call.
+It holds the arrays against a *signature*, what was found out about the call when it went the whole
+way: exact types, dtypes, shapes and strides; and `out` may be written and lies apart. Only then it
+runs the worker. In Python the same comparisons take as long as the arithmetic of a small call.
 
 What it reads of an array are fields of `PyArrayObject_fields`, the published C structure of NumPy.
 Calls are remembered for layouts of four axes alone.
@@ -32,16 +32,16 @@ _NDIMS = 4
 _AXES = ir.VectorType(I64, _NDIMS)
 _NEW_FROM_DESCR = 94  # its place in the table of functions
 
-# Fields of a form. First what Python calls the gate by (`PyMethodDef`), which has to live as long
-# as the function: it may be part of what that is bound to. Those of q, k, v and out follow each
-# other: shapes and strides, then where the bytes of each begin and end, counted from its data.
+# Fields of a signature. First what Python calls the guard by (`PyMethodDef`), which has to live as
+# long as the function: it may be part of what that is bound to. Those of q, k, v and out follow
+# each other: shapes and strides, then where the bytes of each begin and end, counted from its data.
 (
     _NAME,  # address of the text in _TEXT
     _FUNCTION,
     _CALLED_BY,
     _DOC,
     _TEXT,
-    _WORKER,  # address of the driver
+    _WORKER,  # address of the worker
     _DESCRIPTOR,  # address of the call's descriptor
     _ARRAY,  # addresses of objects: the type of arrays, None, dtypes of q and of out
     _NONE,
@@ -55,7 +55,7 @@ _NEW_FROM_DESCR = 94  # its place in the table of functions
 _SPANS = _SIZES + 4 * 2 * _NDIMS
 FIELDS = _SPANS + 4 * 2
 
-Gate = Callable[[Any, Any, Any, Any], "Array | None"]
+Guard = Callable[[Any, Any, Any, Any], "Array | None"]
 
 _METH_FASTCALL = 0x80
 _FUNCTION_OF = ctypes.PYFUNCTYPE(
@@ -77,13 +77,13 @@ class _Keeping(np.ndarray):
     kept: tuple[Any, ...]
 
 
-class Form:
-    """What a call must be like to pass a gate.
+class CallSignature:
+    """What a call must be like to pass a guard.
 
     Parameters
     ----------
     function : int
-        Address of the generated gate.
+        Address of the generated guard.
     worker : int
         Address of the worker, see `workers.address_of`.
     arrays : sequence of ndarray
@@ -91,7 +91,7 @@ class Form:
         new array would be. They are not kept.
     code : object
         What keeps alive the code at `function`, and that whose addresses are in descriptors. Each
-        gate keeps it.
+        guard keeps it.
     """
 
     def __init__(self, function: int, worker: int, arrays: Sequence[Array], code: object) -> None:
@@ -100,13 +100,13 @@ class Form:
         self._objects = (np.ndarray, None, q.dtype, out.dtype)
         sizes = [number for x in arrays for number in (*x.shape, *x.strides)]
         spans = [number for x in arrays for number in _span(x)]
-        called = (0, function, _METH_FASTCALL, 0, int.from_bytes(b"gate", sys.byteorder))
+        called = (0, function, _METH_FASTCALL, 0, int.from_bytes(b"guard", sys.byteorder))
         objects = map(id, self._objects)
         numbers = (*called, worker, 0, *objects, _array_maker(), 0, 0, *sizes, *spans)
         self._fields = np.array(numbers, np.int64)
 
-    def gate(self, descriptor: Descriptor, scratch: Ints, busy: Gate | None) -> Gate:
-        """Return a gate with a copy of a descriptor of its own.
+    def guard(self, descriptor: Descriptor, scratch: Ints, busy: Guard | None) -> Guard:
+        """Return a guard with a copy of a descriptor of its own.
 
         Parameters
         ----------
@@ -114,14 +114,14 @@ class Form:
             Of the call.
         scratch : (1,) int64
             The address of the scratch, 0 while somebody uses it. It guards the descriptor, too.
-        busy : Gate or None
+        busy : Guard or None
             What does the call in the meantime, if anybody may come then.
 
         Returns
         -------
         callable
-            ``gate(q, k, v, out)`` does the call with these arrays and returns the result, a new one
-            if out is None. It returns None, and has done nothing, if they do not fit.
+            ``guard(q, k, v, out)`` does the call with these arrays and returns the result, a new
+            one if out is None. It returns None, and has done nothing, if they do not fit.
         """
         own = np.concatenate((self._fields, descriptor.numbers)).view(_Keeping)
         own.kept = (self._objects, self._code, scratch, busy)
@@ -129,8 +129,8 @@ class Form:
         own[_NAME], own[_DESCRIPTOR] = here + 8 * _TEXT, here + 8 * FIELDS
         own[_BUSY], own[_SCRATCH] = id(busy), address(scratch)
         own[FIELDS:][descriptor.pointers] += here + 8 * FIELDS - descriptor.where
-        gate: Gate = _FUNCTION_OF(here, own, None)
-        return gate
+        guard: Guard = _FUNCTION_OF(here, own, None)
+        return guard
 
 
 @functools.cache
@@ -151,19 +151,19 @@ def _span(array: Array) -> tuple[int, int]:
     return sum(min(step, 0) for step in steps), sum(max(step, 0) for step in steps) + array.itemsize
 
 
-def gate_module() -> ModuleRecipe:
-    """Return the module with the function "gate"; it is the same for all kernels."""
+def guard_module() -> ModuleRecipe:
+    """Return the module with the function "guard"; it is the same for all kernels."""
     return ModuleRecipe(_text, (object.__basicsize__,))  # not the same in every build of Python
 
 
 def _text(head: int) -> str:
-    module = new_module("sdpakit_gate")
+    module = new_module("sdpakit_guard")
     _Emitter(module, head).emit()
     return str(module)
 
 
 class _Emitter:
-    """Emits gate(form, arguments, count), as a function of Python with METH_FASTCALL.
+    """Emits guard(signature, arguments, count), as a function of Python with METH_FASTCALL.
 
     Parameters
     ----------
@@ -175,10 +175,10 @@ class _Emitter:
 
     def __init__(self, module: Any, head: int) -> None:
         self.head = head
-        self.b = new_function(module, "gate", ("form", "arguments", "count"))
+        self.b = new_function(module, "guard", ("signature", "arguments", "count"))
         self.refusal = self.b.append_basic_block("refusal")
         array, arguments, count = self.b.function.args
-        self.form = self.of(array, _DATA)
+        self.signature = self.of(array, _DATA)
         self.expect(self.b.icmp_unsigned("==", count, whole(4)))  # a caller may bring any number
         self.arguments = [self.load(arguments, 8 * n) for n in range(4)]
 
@@ -194,7 +194,7 @@ class _Emitter:
             self.expect_result(operands, out)
         scratch = self.take_scratch()
         result = self.result(out, is_new, scratch)
-        self.run_driver([scratch, *operands, result])
+        self.run_worker([scratch, *operands, result])
         self.give_scratch(scratch)
         b.ret(result)
         b.position_at_end(self.refusal)
@@ -225,7 +225,7 @@ class _Emitter:
         self.b.atomic_rmw("xchg", place, scratch, "release")
 
     def result(self, out: Value, is_new: Value, scratch: Value) -> Value:
-        """Emit the array of the result, owned by the caller of the gate."""
+        """Emit the array of the result, owned by the caller of the guard."""
         b = self.b
         with b.if_else(is_new) as (new, given):
             with new:
@@ -246,15 +246,15 @@ class _Emitter:
         """Emit a new array, contiguous as those of `numpy.empty`; 0 if there is no memory."""
         b, dtype = self.b, self.field(_OUT_DTYPE)
         self.python("Py_IncRef", dtype, result=ir.VoidType())  # the array takes a reference over
-        shape = b.add(self.form, whole(8 * (_SIZES + 3 * 2 * _NDIMS)))
+        shape = b.add(self.signature, whole(8 * (_SIZES + 3 * 2 * _NDIMS)))
         zero, flags = whole(0), ir.Constant(I32, 0)
         kind = ir.FunctionType(I64, [I64, I64, I32, I64, I64, I64, I32, I64])
         make = b.inttoptr(self.field(_MAKE), kind.as_pointer())
         ndim = ir.Constant(I32, _NDIMS)
         return b.call(make, [self.field(_ARRAY), dtype, ndim, shape, zero, zero, flags, zero])
 
-    def run_driver(self, arguments: Sequence[Value]) -> None:
-        """Emit the call of the driver; other threads of Python run beside it."""
+    def run_worker(self, arguments: Sequence[Value]) -> None:
+        """Emit the call of the worker; other threads of Python run beside it."""
         b = self.b
         state = self.python("PyEval_SaveThread")
         kind = ir.FunctionType(ir.VoidType(), [I64] * 6)
@@ -263,13 +263,13 @@ class _Emitter:
         self.python("PyEval_RestoreThread", state, result=ir.VoidType())
 
     def expect_like(self, array: Value, number: int, dtype: Value) -> None:
-        """Emit that an object is an array of the form's type, dtype, shape and strides."""
+        """Emit that an object is an array of the signature's type, dtype, shape and strides."""
         b = self.b
         self.expect(b.icmp_unsigned("==", self.of(array, _TYPE), self.field(_ARRAY)))
         self.expect(b.icmp_unsigned("==", self.of(array, _NDIM, I32), ir.Constant(I32, _NDIMS)))
         different = ir.Constant(_AXES, None)
         for part, place in enumerate((_SHAPE, _STRIDES)):
-            wanted = self.load(self.form, 8 * (_SIZES + (2 * number + part) * _NDIMS), _AXES)
+            wanted = self.load(self.signature, 8 * (_SIZES + (2 * number + part) * _NDIMS), _AXES)
             found = self.load(self.of(array, place), 0, _AXES)
             different = b.or_(different, b.xor(found, wanted))
         any_axis = declare(b.module, "llvm.vector.reduce.or.v4i64", I64, [_AXES])
@@ -293,8 +293,8 @@ class _Emitter:
         self.b.position_at_end(fine)
 
     def field(self, number: int) -> Value:
-        """Return a field of the form."""
-        return self.load(self.form, 8 * number)
+        """Return a field of the signature."""
+        return self.load(self.signature, 8 * number)
 
     def of(self, array: Value, place: int, kind: Any = I64) -> Value:
         """Return a field of an object, which is known for an array unless it is the type."""

@@ -1,4 +1,4 @@
-"""The gate of a repeated call: what it lets through, what it refuses, what it leaves as it was."""
+"""The guard of a repeated call: what it lets through, what it refuses, what it leaves as it was."""
 
 import ctypes
 import gc
@@ -7,7 +7,7 @@ import weakref
 import numpy as np
 import pytest
 
-from sdpakit.backends.numba_cpu import codegen, gate
+from sdpakit.backends.numba_cpu import codegen, guard
 from sdpakit.backends.numba_cpu.codegen import compile_kernel
 from sdpakit.backends.numba_cpu.isa import select_isa
 from sdpakit.backends.numba_cpu.recipes import KernelRecipe
@@ -19,21 +19,23 @@ class Subclass(np.ndarray):
     pass
 
 
-class Gated:
-    """A gate in front of a driver that writes down what it is called with."""
+class Guarded:
+    """A guard in front of a worker that writes down what it is called with."""
 
     def __init__(self, arrays, busy=None):
         self.calls, self.place = [], np.array([SCRATCH], np.int64)
         kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
         self._worker = kind(self._work)
-        module = compile_kernel(KernelRecipe(gate.gate_module()), select_isa())
+        module = compile_kernel(KernelRecipe(guard.guard_module()), select_isa())
         self.module = weakref.ref(module)
         worker = ctypes.cast(self._worker, ctypes.c_void_p).value
-        form = gate.Form(module.address("gate"), worker, arrays, (module, self._worker))
+        signature = guard.CallSignature(
+            module.address("guard"), worker, arrays, (module, self._worker)
+        )
         numbers = np.array([7, 0, 8], np.int64)
         numbers[1] = where = numbers.ctypes.data
-        descriptor = gate.Descriptor(numbers, where, [1])
-        self.pass_through = form.gate(descriptor, self.place, busy)
+        descriptor = guard.Descriptor(numbers, where, [1])
+        self.pass_through = signature.guard(descriptor, self.place, busy)
 
     def _work(self, descriptor, *arguments):
         numbers = (ctypes.c_int64 * 3).from_address(descriptor)
@@ -47,23 +49,23 @@ def operands(dtype="f4"):
     return [np.zeros(shape, dtype) for shape in shapes]
 
 
-def test_arrays_alike_go_to_the_driver_and_out_comes_back():
-    gated = Gated(operands())
+def test_arrays_alike_go_to_the_worker_and_out_comes_back():
+    guarded = Guarded(operands())
     for arrays in (operands(), operands()):
-        assert gated.pass_through(*arrays) is arrays[3]
-        assert gated.calls.pop() == (SCRATCH, *map(id, arrays))
-        assert gated.place[0] == SCRATCH
+        assert guarded.pass_through(*arrays) is arrays[3]
+        assert guarded.calls.pop() == (SCRATCH, *map(id, arrays))
+        assert guarded.place[0] == SCRATCH
 
 
 def test_without_out_a_new_array_is_made():
-    gated = Gated(operands("f8"))
+    guarded = Guarded(operands("f8"))
     q, k, v, out = operands("f8")
-    made = gated.pass_through(q, k, v, None)
+    made = guarded.pass_through(q, k, v, None)
     assert type(made) is np.ndarray
     assert (made.shape, made.dtype, made.strides) == (out.shape, out.dtype, out.strides)
     assert made.flags.owndata
     assert made.flags.writeable
-    assert gated.calls == [(SCRATCH, id(q), id(k), id(v), id(made))]
+    assert guarded.calls == [(SCRATCH, id(q), id(k), id(v), id(made))]
 
 
 def frozen(array):
@@ -93,19 +95,19 @@ OTHERS = {
 @pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize("other", OTHERS)
 def test_anything_else_is_refused_and_nothing_is_done(number, other):
-    gated, arrays = Gated(operands()), operands()
+    guarded, arrays = Guarded(operands()), operands()
     if (number, other) == (3, "None"):
         return  # that asks for a new array
     arrays[number] = OTHERS[other](arrays[number])
-    assert gated.pass_through(*arrays) is None
-    assert not gated.calls
-    assert gated.place[0] == SCRATCH
+    assert guarded.pass_through(*arrays) is None
+    assert not guarded.calls
+    assert guarded.place[0] == SCRATCH
 
 
 def test_an_out_that_may_not_be_written_is_refused():
-    gated, (q, k, v, out) = Gated(operands()), operands()
-    assert gated.pass_through(frozen(q), frozen(k), frozen(v), frozen(out)) is None
-    assert gated.pass_through(q, k, v, out.copy()) is not None
+    guarded, (q, k, v, out) = Guarded(operands()), operands()
+    assert guarded.pass_through(frozen(q), frozen(k), frozen(v), frozen(out)) is None
+    assert guarded.pass_through(q, k, v, out.copy()) is not None
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -122,32 +124,32 @@ def test_an_out_that_shares_a_byte_with_an_operand_is_refused(number, flip):
             found[number] = found[number][:, :, ::-1, ::-1]
         return found
 
-    gated = Gated(arrays(0))
-    assert gated.pass_through(*arrays(0)) is not None
-    assert gated.pass_through(*arrays(-4)) is None
-    assert len(gated.calls) == 1
+    guarded = Guarded(arrays(0))
+    assert guarded.pass_through(*arrays(0)) is not None
+    assert guarded.pass_through(*arrays(-4)) is None
+    assert len(guarded.calls) == 1
 
 
 def test_while_the_scratch_is_used_the_call_goes_elsewhere():
     elsewhere = []
-    gated = Gated(operands(), lambda *arguments: elsewhere.append(arguments))
-    gated.place[0] = 0
+    guarded = Guarded(operands(), lambda *arguments: elsewhere.append(arguments))
+    guarded.place[0] = 0
     arrays = operands()
     for out in (arrays[3], None):
-        assert gated.pass_through(*arrays[:3], out) is None
+        assert guarded.pass_through(*arrays[:3], out) is None
         assert [id(x) for x in elsewhere.pop()] == [id(x) for x in (*arrays[:3], out)]
-    assert gated.place[0] == 0
-    assert not gated.calls
+    assert guarded.place[0] == 0
+    assert not guarded.calls
 
 
 def test_an_error_of_who_does_it_elsewhere_comes_through():
     def busy(*_):
         raise KeyError("busy")
 
-    gated = Gated(operands(), busy)
-    gated.place[0] = 0
+    guarded = Guarded(operands(), busy)
+    guarded.place[0] = 0
     with pytest.raises(KeyError, match="busy"):
-        gated.pass_through(*operands())
+        guarded.pass_through(*operands())
 
 
 def test_without_memory_for_a_new_array_the_scratch_is_given_back():
@@ -155,36 +157,36 @@ def test_without_memory_for_a_new_array_the_scratch_is_given_back():
     huge = np.lib.stride_tricks.as_strided(
         np.zeros(1, "f4"), (1 << 20, 1 << 20, 1 << 16, 1), (0, 0, 0, 0)
     )
-    gated = Gated([*arrays, huge])
+    guarded = Guarded([*arrays, huge])
     for _ in range(2):
         with pytest.raises(MemoryError):
-            gated.pass_through(*arrays, None)
-        assert gated.place[0] == SCRATCH
-    assert not gated.calls
+            guarded.pass_through(*arrays, None)
+        assert guarded.place[0] == SCRATCH
+    assert not guarded.calls
 
 
 def test_references_are_neither_lost_nor_left():
     import sys
 
-    gated, arrays = Gated(operands()), operands()
+    guarded, arrays = Guarded(operands()), operands()
     watched = [*arrays, arrays[0].dtype, np.ndarray]
     for out in (arrays[3], None):
         before = [sys.getrefcount(x) for x in watched]
         for _ in range(1000):
-            gated.pass_through(*arrays[:3], out)
-            gated.pass_through(*arrays[:3], arrays[0])
-        gated.calls.clear()
+            guarded.pass_through(*arrays[:3], out)
+            guarded.pass_through(*arrays[:3], arrays[0])
+        guarded.calls.clear()
         after = [sys.getrefcount(x) for x in watched]
         assert all(abs(x - y) < 100 for x, y in zip(before, after, strict=True))
 
 
-def test_a_gate_outlives_its_form_and_what_it_was_made_of():
-    gated = Gated(operands())
-    passes, calls = gated.pass_through, gated.calls
-    assert "gate" in repr(passes)
-    module = gated.module
-    gated.place = np.zeros(1, np.int64)  # the gate keeps the one that it was given
-    del gated
+def test_a_guard_outlives_its_signature_and_what_it_was_made_of():
+    guarded = Guarded(operands())
+    passes, calls = guarded.pass_through, guarded.calls
+    assert "guard" in repr(passes)
+    module = guarded.module
+    guarded.place = np.zeros(1, np.int64)  # the guard keeps the one that it was given
+    del guarded
     codegen.clear_loaded()
     gc.collect()
     assert module() is not None
@@ -199,13 +201,13 @@ def test_a_gate_outlives_its_form_and_what_it_was_made_of():
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5])
 def test_another_number_of_arguments_is_refused_whatever_lies_behind_them(count):
     """As Python calls it: with the address of the first argument, and how many there are."""
-    gated, arrays = Gated(operands()), operands()
+    guarded, arrays = Guarded(operands()), operands()
     call = ctypes.pythonapi.PyObject_Vectorcall
     call.restype = ctypes.py_object
     call.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
     arguments = (ctypes.py_object * 5)(*arrays, None)
-    assert call(gated.pass_through, ctypes.addressof(arguments), 4, None) is arrays[3]
-    gated.calls.clear()
-    assert call(gated.pass_through, ctypes.addressof(arguments), count, None) is None
-    assert not gated.calls
-    assert gated.place[0] == SCRATCH
+    assert call(guarded.pass_through, ctypes.addressof(arguments), 4, None) is arrays[3]
+    guarded.calls.clear()
+    assert call(guarded.pass_through, ctypes.addressof(arguments), count, None) is None
+    assert not guarded.calls
+    assert guarded.place[0] == SCRATCH
