@@ -24,22 +24,30 @@ from sdpakit.backends.numba_cpu.abi import (
     OBJECT_HEAD,
     RANGE_BYTES,
 )
+from sdpakit.backends.numba_cpu.driver_parts import (
+    RowState,
+    Statistics,
+    load,
+    of_entry,
+    out_factor,
+    put,
+    put_statistics,
+    rebind,
+    store,
+)
 from sdpakit.backends.numba_cpu.functions import new_module
 from sdpakit.backends.numba_cpu.inlining import inner
 from sdpakit.backends.numba_cpu.instructions import (
     call,
     float_of,
     get,
-    load_float32,
-    load_float64,
     load_int,
     prefetch,
-    store_float32,
-    store_float64,
     store_int,
 )
+from sdpakit.backends.numba_cpu.microkernels import CACHE_LINE
 from sdpakit.backends.numba_cpu.recipes import KernelRecipe, ModuleRecipe
-from sdpakit.backends.numba_cpu.workers import DONE_ITEMS, NEXT_ITEM, OWN_FIELDS
+from sdpakit.backends.numba_cpu.workers import OWN_FIELDS
 
 # Fields of the descriptor. X, X_B, X_H, X_I, X_D: address and byte strides of an array.
 (
@@ -143,10 +151,6 @@ from sdpakit.backends.numba_cpu.workers import DONE_ITEMS, NEXT_ITEM, OWN_FIELDS
     FIELDS,
 ) = range(OWN_FIELDS, OWN_FIELDS + 98)
 
-CACHE_LINE = 64
-LN2 = math.log(2.0)
-LOG2_E = 1.0 / LN2
-
 
 class Item(NamedTuple):
     """Query rows [row, row_end) of query heads [head, head + heads) of a batch entry."""
@@ -161,19 +165,6 @@ class Item(NamedTuple):
     kv_len: int
     first_row: int  # of the batch entry in q and in the outputs
     first_key: int
-
-
-@inner
-def _load(address: int, element_bytes: int) -> float:
-    return load_float32(address) if element_bytes == 4 else load_float64(address)
-
-
-@inner
-def _store(address: int, value: float, element_bytes: int) -> None:
-    if element_bytes == 4:
-        store_float32(address, value)
-    else:
-        store_float64(address, value)
 
 
 @inner
@@ -194,14 +185,8 @@ def _item(d: int, number: int) -> Item:
     panels = max(0, (row_end - row + get(d, WIDTH) - 1) // get(d, WIDTH))
     head = kv_head * get(d, GROUP) + first
     kv_len = load_int(get(d, KV_LEN) + 8 * b)
-    starts = _of_entry(get(d, Q_START), b), _of_entry(get(d, KV_START), b)
+    starts = of_entry(get(d, Q_START), b), of_entry(get(d, KV_START), b)
     return Item(b, kv_head, head, heads, row, row_end, panels, kv_len, starts[0], starts[1])
-
-
-@inner
-def _of_entry(numbers: int, b: int) -> int:
-    """Return the number of a batch entry in the array at an address, 0 where there is none."""
-    return 0 if numbers == 0 else load_int(numbers + 8 * b)
 
 
 @inner
@@ -388,48 +373,13 @@ def _sink(d: int, b: int, head: int, row: int) -> float:
 
 
 @inner
-def _out_factor(d: int, m: float, total: float, sink: float) -> float:
-    """Return 1 / denominator in units of 2**m, m in log2 units: EMPTY-1, and SINK-1 joins here."""
-    if total == 0.0:
-        return float_of(get(d, EMPTY_FACTOR))
-    if sink == -math.inf:
-        return 1.0 / total
-    if sink == math.inf:  # exp(inf - inf)
-        return math.nan
-    return 1.0 / (total + 2.0 ** (sink * LOG2_E - m))
-
-
-@inner
-def _put(d: int, array: int, b: int, head: int, row: int, value: float) -> None:
-    """Store a statistic of a row, if it is wanted; `array` is the address of its first field."""
-    if get(array, 0) != 0:
-        address = get(array, 0) + b * get(array, 1) + head * get(array, 2) + row * get(array, 3)
-        _store(address, value, get(d, ELEMENT_BYTES))
-
-
-@inner
-def _put_statistics(d: int, b: int, head: int, row: int, state: int) -> None:
-    """Store lse and STAT-1 of the row whose m lies at `state`; the sink is not in them (SINK-2)."""
-    element_bytes = get(d, ELEMENT_BYTES)
-    total = _load(state + get(d, L_AT) - get(d, M_AT), element_bytes)
-    if total == 0.0:  # EMPTY-1
-        _put(d, d + 8 * LSE, b, head, row, -math.inf)
-        _put(d, d + 8 * MAX_LOGIT, b, head, row, -math.inf)
-        _put(d, d + 8 * ENTROPY, b, head, row, 0.0)
-        _put(d, d + 8 * SUM_P2, b, head, row, 0.0)
-        return
-    m = _load(state, element_bytes) * M_UNIT
-    log2_l = math.log2(total)
-    _put(d, d + 8 * LSE, b, head, row, LN2 * (m + log2_l))
-    largest = _load(state + get(d, TMAX_AT) - get(d, M_AT), element_bytes)
-    if math.isnan(total):  # NUM-4: a NaN does not enter the running maximum
-        largest = math.nan
-    _put(d, d + 8 * MAX_LOGIT, b, head, row, float_of(get(d, MAX_FACTOR)) * largest)
-    if get(d, ENTROPY) != 0 or get(d, SUM_P2) != 0:
-        e1 = _load(state + get(d, E1_AT) - get(d, M_AT), element_bytes)
-        p2 = _load(state + get(d, P2_AT) - get(d, M_AT), element_bytes)
-        _put(d, d + 8 * ENTROPY, b, head, row, LN2 * (log2_l - e1 / total))
-        _put(d, d + 8 * SUM_P2, b, head, row, p2 / (total * total))
+def _put_statistics(d: int, b: int, head: int, row: int, state: int, m_and_l: Any) -> None:
+    """Store the statistics of the row whose state lies at `state`; m is in log2 units."""
+    size, start = get(d, ELEMENT_BYTES), state - get(d, M_AT)
+    fields = Statistics(LSE, MAX_LOGIT, ENTROPY, SUM_P2, MAX_FACTOR)
+    tmax, e1, p2 = start + get(d, TMAX_AT), start + get(d, E1_AT), start + get(d, P2_AT)
+    row_state = RowState(m_and_l[0], m_and_l[1], tmax, e1, p2)
+    put_statistics(d, fields, row_state, b, head, row, size)
 
 
 @inner
@@ -442,17 +392,18 @@ def _close_panel(d: int, item: Item, scratch: int, panel: Any) -> None:
     wants_more = wants_statistics | get(d, ROW_M) | get(d, ROW_L) | get(d, SINK)
     for lane in range(rows):
         state = address + get(d, M_AT) + lane * element_bytes
-        total = _load(state + get(d, L_AT) - get(d, M_AT), element_bytes)
+        total = load(state + get(d, L_AT) - get(d, M_AT), element_bytes)
         m, sink = 0.0, -math.inf
         if wants_more:
-            m = _load(state, element_bytes) * M_UNIT
+            m = load(state, element_bytes) * M_UNIT
             sink = _sink(d, item.b, head, row + lane)
             place = item.first_row + row + lane
-            _put(d, d + 8 * ROW_M, item.b, head, place, m / M_UNIT)
-            _put(d, d + 8 * ROW_L, item.b, head, place, total)
+            put(d + 8 * ROW_M, item.b, head, place, m / M_UNIT, element_bytes)
+            put(d + 8 * ROW_L, item.b, head, place, total, element_bytes)
             if wants_statistics:
-                _put_statistics(d, item.b, head, place, state)
-        _store(factors + lane * element_bytes, _out_factor(d, m, total, sink), element_bytes)
+                _put_statistics(d, item.b, head, place, state, (m, total))
+        factor = out_factor(float_of(get(d, EMPTY_FACTOR)), m, total, sink)
+        store(factors + lane * element_bytes, factor, element_bytes)
     if get(d, OUT) != 0:
         place = item.first_row + row
         out = get(d, OUT) + item.b * get(d, OUT_B) + head * get(d, OUT_H) + place * get(d, OUT_I)
@@ -525,24 +476,15 @@ def _run_item(d: int, number: int, scratch: int) -> None:
 
 
 @inner
-def _rebind(d: int, _scratch: int, q: int, k: int, v: int, out: int, head: int) -> None:
-    """Make the descriptor at `d` one of a call that nobody has begun, of other arrays alike.
-
-    The arrays are objects of NumPy: the address of the data follows the `head` bytes that any
-    object starts with (`PyArrayObject_fields` of its C interface).
-    """
-    store_int(d + 8 * NEXT_ITEM, 0)
-    store_int(d + 8 * DONE_ITEMS, 0)
-    store_int(d + 8 * Q, load_int(q + head))
-    store_int(d + 8 * K, load_int(k + head))
-    store_int(d + 8 * V, load_int(v + head))
-    store_int(d + 8 * OUT, load_int(out + head))
+def _rebind(d: int, _scratch: int, q: int, k: int, v: int, out: int, object_head: int) -> None:
+    """Make the descriptor at `d` one of another call, whose arrays are objects at addresses."""
+    rebind(d, (Q, K, V, OUT), (q, k, v, out), object_head)
 
 
-def _text(head: int) -> str:
+def _text(object_head: int) -> str:
     module = new_module("sdpakit_walk")
     inlining.emit(module, "run_item", _run_item)
-    inlining.emit(module, "rebind", _rebind, head=head)
+    inlining.emit(module, "rebind", _rebind, object_head=object_head)
     return str(module)
 
 

@@ -60,7 +60,7 @@ def split_scale(scale: float) -> tuple[float, float]:
     exponent = math.frexp(scale)[1]
     excess = exponent - max(-SCALE_EXPONENT, min(SCALE_EXPONENT, exponent))
     factor = math.copysign(math.ldexp(1.0, excess), scale)
-    return scale / factor * driver.LOG2_E, factor
+    return scale / factor * abi.LOG2_E, factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Code:
         d[driver.BLOCK_KV] = layout.block_kv
         d[driver.ELEMENT_BYTES] = layout.esz
         d[driver.Q_FACTOR] = float_bits(1.0)
-        d[driver.MAX_FACTOR] = float_bits(abi.M_UNIT / driver.LOG2_E)
+        d[driver.MAX_FACTOR] = float_bits(abi.M_UNIT / abi.LOG2_E)
         d[driver.EMPTY_FACTOR] = float_bits(math.nan if program.empty_row == "nan" else 0.0)
         for field, name in (
             (driver.BEGIN, "begin"),
@@ -411,5 +411,5 @@ def _fill_scale(d: Ints, scale: tuple[float, float] | None) -> float:
         return 1.0
     c, factor = scale
     d[driver.Q_FACTOR] = float_bits(factor)
-    d[driver.MAX_FACTOR] = float_bits(c / driver.LOG2_E)
+    d[driver.MAX_FACTOR] = float_bits(c / abi.LOG2_E)
     return c

@@ -14,8 +14,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from sdpakit.backends.numba_cpu import inlining
-from sdpakit.backends.numba_cpu.abi import FLAG_FIRST_SHIFT, FLAG_PARTIAL
-from sdpakit.backends.numba_cpu.backward.step import FLAG_NONFINITE_KEYS, FLAG_NONFINITE_ROWS
+from sdpakit.backends.numba_cpu.abi import (
+    FLAG_FIRST_SHIFT,
+    FLAG_NONFINITE_KEYS,
+    FLAG_NONFINITE_ROWS,
+    FLAG_PARTIAL,
+)
+from sdpakit.backends.numba_cpu.driver_parts import load, place, store
 from sdpakit.backends.numba_cpu.functions import new_module
 from sdpakit.backends.numba_cpu.inlining import inner
 from sdpakit.backends.numba_cpu.instructions import (
@@ -23,11 +28,7 @@ from sdpakit.backends.numba_cpu.instructions import (
     fetch_add,
     float_of,
     get,
-    load_float32,
-    load_float64,
     load_int,
-    store_float32,
-    store_float64,
     store_int,
 )
 from sdpakit.backends.numba_cpu.recipes import KernelRecipe, ModuleRecipe
@@ -179,29 +180,10 @@ class Block(NamedTuple):
 
 
 @inner
-def _load(d: int, address: int) -> float:
-    return load_float32(address) if get(d, ELEMENT_BYTES) == 4 else load_float64(address)
-
-
-@inner
-def _store(d: int, address: int, value: float) -> None:
-    if get(d, ELEMENT_BYTES) == 4:
-        store_float32(address, value)
-    else:
-        store_float64(address, value)
-
-
-@inner
 def _fill(d: int, address: int, value: float) -> None:
     """Store a value in a row of W."""
     for lane in range(get(d, WIDTH)):
-        _store(d, address + lane * get(d, ELEMENT_BYTES), value)
-
-
-@inner
-def _place(array: int, b: int, head: int, row: int) -> int:
-    """Return the address of a row of an array; `array` is the address of its first field."""
-    return get(array, 0) + b * get(array, 1) + head * get(array, 2) + row * get(array, 3)
+        store(address + lane * get(d, ELEMENT_BYTES), value, get(d, ELEMENT_BYTES))
 
 
 @inner
@@ -246,11 +228,12 @@ def _row_numbers(d: int, block: Block, scratch: int, record: int, address: int) 
     inverse = scratch + get(d, FACTORS_AT) + get(d, ROW_BYTES)
     _fill(d, address + get(d, BASE_AT), 0.0)
     _fill(d, inverse, 0.0)
+    size = get(d, ELEMENT_BYTES)
     for lane in range(rows):
-        at = lane * get(d, ELEMENT_BYTES)
-        base = _load(d, _place(d + 8 * BASE, block.b, head, row + lane))
-        _store(d, address + get(d, BASE_AT) + at, base)
-        _store(d, inverse + at, _load(d, _place(d + 8 * INVERSE, block.b, head, row + lane)))
+        base = load(place(d + 8 * BASE, block.b, head, row + lane), size)
+        store(address + get(d, BASE_AT) + lane * size, base, size)
+        one = load(place(d + 8 * INVERSE, block.b, head, row + lane), size)
+        store(inverse + lane * size, one, size)
 
 
 @inner
@@ -258,8 +241,8 @@ def _pack_lanes(d: int, block: Block, scratch: int, record: int, address: int) -
     """Pack q and dO / l as lanes, and make delta of dO / l."""
     head, row, rows = get(record, HEAD), get(record, ROW), get(record, ROWS)
     factors, step = scratch + get(d, FACTORS_AT), get(d, ROW_BYTES)
-    q, do = _place(d + 8 * Q, block.b, head, row), _place(d + 8 * DO, block.b, head, row)
-    out, lanes = _place(d + 8 * OUT, block.b, head, row), scratch + get(d, LANES_AT)
+    q, do = place(d + 8 * Q, block.b, head, row), place(d + 8 * DO, block.b, head, row)
+    out, lanes = place(d + 8 * OUT, block.b, head, row), scratch + get(d, LANES_AT)
     dot = address + get(d, DOT_AT)
     call(get(d, LANES_Q), (q, get(d, Q_I), get(d, Q_D), rows, address, factors))
     call(get(d, LANES_DO), (do, get(d, DO_I), get(d, DO_D), rows, dot, factors + step))
@@ -273,7 +256,7 @@ def _pack_factors(d: int, block: Block, scratch: int, record: int, address: int)
     """Pack q and dO / l as rows for the outer products; clear dQ."""
     head, row, rows = get(record, HEAD), get(record, ROW), get(record, ROWS)
     factors, step = scratch + get(d, FACTORS_AT), get(d, ROW_BYTES)
-    q, do = _place(d + 8 * Q, block.b, head, row), _place(d + 8 * DO, block.b, head, row)
+    q, do = place(d + 8 * Q, block.b, head, row), place(d + 8 * DO, block.b, head, row)
     q_rows, do_rows = address + get(d, Q_ROWS_AT), address + get(d, DO_ROWS_AT)
     ones = factors + 2 * step
     bad_q = call(get(d, FACTORS_Q), (q, get(d, Q_I), get(d, Q_D), rows, q_rows, ones))
@@ -337,8 +320,8 @@ def _find_step(d: int, block: Block, record: int, tile: int, n: int) -> int:
 def _pack_tile(d: int, block: Block, scratch: int, tile: int, n: int) -> int:
     """Pack keys and values of a tile; return the flag of one that is not finite."""
     address = scratch + get(d, TILE_AT)
-    k = _place(d + 8 * K, block.b, block.kv_head, tile)
-    v = _place(d + 8 * V, block.b, block.kv_head, tile)
+    k = place(d + 8 * K, block.b, block.kv_head, tile)
+    v = place(d + 8 * V, block.b, block.kv_head, tile)
     values = address + get(d, V_ROWS_AT)
     bad = call(get(d, ROWS_K), (k, get(d, K_J), get(d, K_D), n, address))
     bad |= call(get(d, ROWS_V), (v, get(d, V_J), get(d, V_D), n, values))
@@ -462,8 +445,8 @@ def _wait(d: int, place: int, turn: int) -> None:
 @inner
 def _finish_tile(d: int, block: Block, sums: Any, tile: int, n: int) -> None:
     """Write dK and dV of a tile, to which every item has added."""
-    dk = _place(d + 8 * DK, block.b, block.kv_head, tile)
-    dv = _place(d + 8 * DV, block.b, block.kv_head, tile)
+    dk = place(d + 8 * DK, block.b, block.kv_head, tile)
+    dv = place(d + 8 * DV, block.b, block.kv_head, tile)
     factor, one = get(d, DOT_FACTOR), 0x3FF0000000000000  # the bits of 1.0
     call(get(d, SUMS_K), (sums[0], dk, get(d, DK_J), get(d, DK_D), n, factor))
     call(get(d, SUMS_V), (sums[1], dv, get(d, DV_J), get(d, DV_D), n, one))
@@ -475,7 +458,7 @@ def _close_panel(d: int, block: Block, scratch: int, number: int) -> None:
     record = _record(d, scratch, number)
     if get(record, LO) >= get(record, HI):
         return
-    dq = _place(d + 8 * DQ, block.b, get(record, HEAD), get(record, ROW))
+    dq = place(d + 8 * DQ, block.b, get(record, HEAD), get(record, ROW))
     factors = scratch + get(d, FACTORS_AT) + 3 * get(d, ROW_BYTES)
     sums = _panel(d, scratch, number) + get(d, DQT_AT)
     call(get(d, UNPACK), (sums, factors, dq, get(d, DQ_I), get(d, DQ_D), get(record, ROWS)))

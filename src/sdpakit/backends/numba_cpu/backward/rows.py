@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from sdpakit.backends.numba_cpu import abi
-from sdpakit.backends.numba_cpu.driver import LOG2_E
 
 Array = np.ndarray[Any, Any]
 
@@ -67,5 +66,5 @@ def prepare_rows(m: Array, total: Array, sinks: Array | None) -> Rows:
 def _with_sink(m: Array, total: Array, sink: Array) -> tuple[Array, Array]:
     """Return l with the sink in it, and the weight of the sink (SINK-1)."""
     sink = np.where(sink == np.inf, np.nan, sink)  # NUM-4
-    apart = sink * LOG2_E - abi.M_UNIT * m
+    apart = sink * abi.LOG2_E - abi.M_UNIT * m
     return total + np.exp2(apart), 1.0 / (1.0 + total * np.exp2(-apart))

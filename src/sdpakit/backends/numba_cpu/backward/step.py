@@ -39,10 +39,6 @@ ARGUMENTS = (
     *("b", "h", "i0", "nq", "sums"),
 )
 
-# Bits of `flags`, beside those of `abi`: some element of q or dO, or of K or V, is not finite.
-FLAG_NONFINITE_ROWS = 2
-FLAG_NONFINITE_KEYS = 4
-
 ROWS_AT_ONCE = 2  # of the pass over weights; divides R
 
 
@@ -147,7 +143,7 @@ class BackwardStep:
 
     def _careful(self) -> Value:
         """Return whether pairs may be absent, or numbers are not finite."""
-        return self._flag(abi.FLAG_PARTIAL | FLAG_NONFINITE_ROWS | FLAG_NONFINITE_KEYS)
+        return self._flag(abi.FLAG_PARTIAL | abi.FLAG_NONFINITE_ROWS | abi.FLAG_NONFINITE_KEYS)
 
     def _products(self, layout: PanelLayout, at: int, lanes: str, target: Value) -> None:
         """Emit the products of packed rows with the lanes of a panel."""
@@ -284,7 +280,7 @@ class BackwardStep:
             "alpha": ones,
             "first": self.first,
             "n": self.count,
-            "guarded": self._flag(FLAG_NONFINITE_KEYS),
+            "guarded": self._flag(abi.FLAG_NONFINITE_KEYS),
         }
         call_pv(e, layout, operands)
 

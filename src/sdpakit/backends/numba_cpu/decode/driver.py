@@ -15,6 +15,16 @@ from typing import Any, NamedTuple
 
 from sdpakit.backends.numba_cpu import inlining
 from sdpakit.backends.numba_cpu.abi import FLAG_PARTIAL, M_UNIT, OBJECT_HEAD
+from sdpakit.backends.numba_cpu.driver_parts import (
+    RowState,
+    Statistics,
+    load,
+    of_entry,
+    out_factor,
+    put,
+    put_statistics,
+    rebind,
+)
 from sdpakit.backends.numba_cpu.functions import new_module
 from sdpakit.backends.numba_cpu.inlining import inner
 from sdpakit.backends.numba_cpu.instructions import (
@@ -23,15 +33,11 @@ from sdpakit.backends.numba_cpu.instructions import (
     fetch_add,
     float_of,
     get,
-    load_float32,
-    load_float64,
     load_int,
-    store_float32,
-    store_float64,
     store_int,
 )
 from sdpakit.backends.numba_cpu.recipes import KernelRecipe, ModuleRecipe
-from sdpakit.backends.numba_cpu.workers import DONE_ITEMS, NEXT_ITEM, OWN_FIELDS
+from sdpakit.backends.numba_cpu.workers import OWN_FIELDS
 
 # Fields of the descriptor. X, X_B, X_H, X_I, X_D: address and byte strides of an array.
 (
@@ -144,9 +150,6 @@ from sdpakit.backends.numba_cpu.workers import DONE_ITEMS, NEXT_ITEM, OWN_FIELDS
     FIELDS,
 ) = range(OWN_FIELDS, OWN_FIELDS + 107)
 
-LN2 = math.log(2.0)
-LOG2_E = 1.0 / LN2
-
 
 class Item(NamedTuple):
     """Keys [start, end) of a kv head, and the rows that read them: `heads` times `q_rows`."""
@@ -181,11 +184,6 @@ class Tile(NamedTuple):
 
 
 @inner
-def _load(address: int, element_bytes: int) -> float:
-    return load_float32(address) if element_bytes == 4 else load_float64(address)
-
-
-@inner
 def _item(d: int, number: int) -> Item:
     if get(d, ENTRIES) == 0:
         chunks, chunk_keys = get(d, CHUNKS), get(d, CHUNK_KEYS)
@@ -200,16 +198,10 @@ def _item(d: int, number: int) -> Item:
     end = min(start + chunk_keys, load_int(get(d, KV_LEN) + 8 * b))
     states = get(d, STATES) + number * get(d, STATE_ROWS) * get(d, STATE_BYTES)
     heads, head = get(d, GROUP), kv_head * get(d, GROUP)
-    q_rows, first_row = load_int(get(d, Q_LEN) + 8 * b), _of_entry(get(d, Q_START), b)
+    q_rows, first_row = load_int(get(d, Q_LEN) + 8 * b), of_entry(get(d, Q_START), b)
     return Item(
         number, b, kv_head, head, heads, q_rows, first_row, chunk, chunks, start, end, states
     )
-
-
-@inner
-def _of_entry(numbers: int, b: int) -> int:
-    """Return the number of a batch entry in the array at an address, 0 where there is none."""
-    return 0 if numbers == 0 else load_int(numbers + 8 * b)
 
 
 @inner
@@ -274,7 +266,7 @@ def _find_rows(d: int, item: Item, scratch: int, tile: Tile) -> Tile:
         k, v = scratch + get(d, K_ROWS_AT), scratch + get(d, V_ROWS_AT)
         _fill_from_pages(d, item, tile.j, tile.n + get(d, ROWS_AHEAD), k, v)
         return Tile(tile.j, tile.n, tile.flags, k, 8, v, 8)
-    row = _of_entry(get(d, KV_START), item.b) + tile.j
+    row = of_entry(get(d, KV_START), item.b) + tile.j
     k = get(d, K) + item.b * get(d, K_B) + item.kv_head * get(d, K_H) + row * get(d, K_J)
     v = get(d, V) + item.b * get(d, V_B) + item.kv_head * get(d, V_H) + row * get(d, V_J)
     return Tile(tile.j, tile.n, tile.flags, k, get(d, K_J), v, get(d, V_J))
@@ -400,68 +392,26 @@ def _meet_keys(d: int, item: Item, scratch: int) -> None:
 
 
 @inner
-def _put(d: int, array: int, b: int, head: int, row: int, value: float) -> None:
-    """Store a statistic of a row, if it is wanted; `array` is the address of its first field."""
-    if get(array, 0) == 0:
-        return
-    address = get(array, 0) + b * get(array, 1) + head * get(array, 2) + row * get(array, 3)
-    if get(d, ELEMENT_BYTES) == 4:
-        store_float32(address, value)
-    else:
-        store_float64(address, value)
-
-
-@inner
-def _out_factor(d: int, m: float, total: float, sink: float) -> float:
-    """Return 1 / denominator in units of 2**m, m in log2 units: EMPTY-1, and SINK-1 joins here."""
-    if total == 0.0:
-        return float_of(get(d, EMPTY_FACTOR))
-    if sink == -math.inf:
-        return 1.0 / total
-    if sink == math.inf:  # exp(inf - inf)
-        return math.nan
-    return 1.0 / (total + 2.0 ** (sink * LOG2_E - m))
-
-
-@inner
-def _put_statistics(d: int, b: int, head: int, row: int, state: int) -> None:
-    """Store lse and STAT-1 of a row; the sink is not in them (SINK-2)."""
-    size = get(d, ELEMENT_BYTES)
-    m, total = _load(state, size) * M_UNIT, _load(state + get(d, L_AT), size)
-    if total == 0.0:  # EMPTY-1
-        _put(d, d + 8 * LSE, b, head, row, -math.inf)
-        _put(d, d + 8 * MAX_LOGIT, b, head, row, -math.inf)
-        _put(d, d + 8 * ENTROPY, b, head, row, 0.0)
-        _put(d, d + 8 * SUM_P2, b, head, row, 0.0)
-        return
-    log2_l = math.log2(total)
-    _put(d, d + 8 * LSE, b, head, row, LN2 * (m + log2_l))
-    # NUM-4: a NaN does not enter the running maximum.
-    largest = math.nan if math.isnan(total) else _load(state + get(d, TMAX_AT), size)
-    _put(d, d + 8 * MAX_LOGIT, b, head, row, float_of(get(d, MAX_FACTOR)) * largest)
-    if get(d, ENTROPY) != 0 or get(d, SUM_P2) != 0:
-        e1, p2 = _load(state + get(d, E1_AT), size), _load(state + get(d, P2_AT), size)
-        _put(d, d + 8 * ENTROPY, b, head, row, LN2 * (log2_l - e1 / total))
-        _put(d, d + 8 * SUM_P2, b, head, row, p2 / (total * total))
-
-
-@inner
 def _put_row(d: int, item: Item, number: int, state: int) -> None:
     """Turn the state of a row into its part of the outputs."""
     head, q = _row(item, number)
     call(get(d, FINISH_ROW), (state,))
     size = get(d, ELEMENT_BYTES)
-    m, total = _load(state, size), _load(state + get(d, L_AT), size)
+    m, total = load(state, size), load(state + get(d, L_AT), size)
     place = item.first_row + q
-    _put(d, d + 8 * ROW_M, item.b, head, place, m)
-    _put(d, d + 8 * ROW_L, item.b, head, place, total)
+    put(d + 8 * ROW_M, item.b, head, place, m, size)
+    put(d + 8 * ROW_L, item.b, head, place, total, size)
     if get(d, LSE) | get(d, MAX_LOGIT) | get(d, ENTROPY) | get(d, SUM_P2):
-        _put_statistics(d, item.b, head, place, state)
+        fields = Statistics(LSE, MAX_LOGIT, ENTROPY, SUM_P2, MAX_FACTOR)
+        tmax, e1, p2 = state + get(d, TMAX_AT), state + get(d, E1_AT), state + get(d, P2_AT)
+        row_state = RowState(m * M_UNIT, total, tmax, e1, p2)
+        put_statistics(d, fields, row_state, item.b, head, place, size)
     if get(d, OUT) != 0:
         sink = -math.inf
         if get(d, SINK) != 0:
             sink = float_of(call(get(d, SINK), (get(d, CONTEXT), item.b, head)))
-        factor = bits_of(_out_factor(d, m * M_UNIT, total, sink))
+        empty = float_of(get(d, EMPTY_FACTOR))
+        factor = bits_of(out_factor(empty, m * M_UNIT, total, sink))
         out = get(d, OUT) + item.b * get(d, OUT_B) + head * get(d, OUT_H) + place * get(d, OUT_I)
         call(get(d, PUT_ROW), (state, out, get(d, OUT_D), factor))
 
@@ -494,17 +444,12 @@ def _merge(d: int, number: int) -> None:
 
 
 @inner
-def _rebind(d: int, scratch: int, q: int, k: int, v: int, out: int, head: int) -> None:
-    """Make the descriptor at `d` one of a call that nobody has begun, see the prefill driver."""
-    store_int(d + 8 * NEXT_ITEM, 0)
-    store_int(d + 8 * DONE_ITEMS, 0)
+def _rebind(d: int, scratch: int, q: int, k: int, v: int, out: int, object_head: int) -> None:
+    """Make the descriptor at `d` one of another call, whose arrays are objects at addresses."""
+    rebind(d, (Q, K, V, OUT), (q, k, v, out), object_head)
     for kv_head in range(get(d, HEADS)):
         store_int(get(d, FINISHED) + 8 * kv_head, 0)
     store_int(d + 8 * STATES, scratch + get(d, STATES_AT))
-    store_int(d + 8 * Q, load_int(q + head))
-    store_int(d + 8 * K, load_int(k + head))
-    store_int(d + 8 * V, load_int(v + head))
-    store_int(d + 8 * OUT, load_int(out + head))
 
 
 @inner
@@ -517,10 +462,10 @@ def _run_item(d: int, number: int, scratch: int) -> None:
         _merge(d, number - item.chunk)
 
 
-def _text(head: int) -> str:
+def _text(object_head: int) -> str:
     module = new_module("sdpakit_decode_walk")
     inlining.emit(module, "run_item", _run_item)
-    inlining.emit(module, "rebind", _rebind, head=head)
+    inlining.emit(module, "rebind", _rebind, object_head=object_head)
     return str(module)
 
 

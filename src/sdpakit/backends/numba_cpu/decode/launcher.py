@@ -207,7 +207,7 @@ class DecodeCode:
             (driver.ELEMENT_BYTES, layout.esz),
             (driver.ASKS_HEADS, int(self._reads_head)),
             (driver.Q_FACTOR, float_bits(1.0)),
-            (driver.MAX_FACTOR, float_bits(abi.M_UNIT / driver.LOG2_E)),
+            (driver.MAX_FACTOR, float_bits(abi.M_UNIT / abi.LOG2_E)),
             (driver.EMPTY_FACTOR, float_bits(math.nan if program.empty_row == "nan" else 0.0)),
             (driver.ITEM_BYTES, panel.itemsize),
             (driver.K_WIDTH, panel.head_dim),
@@ -299,7 +299,7 @@ class DecodeCode:
         if scale is not None:
             c, factor = scale
             d[driver.Q_FACTOR] = float_bits(factor)
-            d[driver.MAX_FACTOR] = float_bits(c / driver.LOG2_E)
+            d[driver.MAX_FACTOR] = float_bits(c / abi.LOG2_E)
         values = d[values_at:finished_at]
         context.fill(values, where + 8 * int(values_at), self.context, call, c)
         if call.packed:
