@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from llvmlite import ir
 
+from sdpakit.backends.numba_cpu.abi import OBJECT_HEAD
 from sdpakit.backends.numba_cpu.context import Array, Ints, address
 from sdpakit.backends.numba_cpu.functions import declare, new_function, new_module
 from sdpakit.backends.numba_cpu.irtypes import I32, I64, PTR, Value, whole
@@ -153,7 +154,7 @@ def _span(array: Array) -> tuple[int, int]:
 
 def guard_module() -> ModuleRecipe:
     """Return the module with the function "guard"; it is the same for all kernels."""
-    return ModuleRecipe(_text, (object.__basicsize__,))  # not the same in every build of Python
+    return ModuleRecipe(_text, (OBJECT_HEAD,))
 
 
 def _text(head: int) -> str:
