@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -110,7 +111,10 @@ class Repeats:
             return
         if len(self._known) >= _MOST:  # a full memory starts anew: simpler than ages, and rare
             self._known.clear()
-        self._known[key] = self._launcher.repeat(bound.call, (q, k, v, out))
+        call = bound.call
+        if not serial and call.threads == 1:  # the default, which may be another one next time
+            call = replace(call, threads=2)
+        self._known[key] = self._launcher.repeat(call, (q, k, v, out))
 
     def _is_as_new(self, out: Any) -> bool:
         """Return whether a result lies as a new array does: what is prepared writes it so."""

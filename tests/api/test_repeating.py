@@ -269,3 +269,13 @@ def test_calls_that_differ_by_turns_are_known_each():
     kernel._launcher = None  # whatever goes the whole way fails from here on
     for _ in range(3):
         assert [kernel(*own).tobytes() for own in arrays] == expected
+
+
+def test_a_large_call_on_one_thread_by_default_is_not_known(monkeypatch):
+    # `threads=8` later must not meet what was known for a default of one.
+    monkeypatch.setenv("SDPAKIT_NUM_THREADS", "1")
+    kernel, small = kernel_of(), kernel_of()
+    kernel(*operands(8, q_len=700, kv_len=700))
+    assert not is_known(kernel)
+    small(*operands(8))
+    assert is_known(small)
