@@ -62,8 +62,10 @@ def errors(workload: Workload) -> dict[str, dict[str, Array]]:
 def figures_of(workload: Workload) -> list[Figure]:
     """Return our error in units of torch's for dq, dk and dv."""
     found = errors(workload)
-    return [_figure(workload, name, {target: of[name] for target, of in found.items()})
-            for name in GRADIENTS]  # fmt: skip
+    return [
+        _figure(workload, name, {target: of[name] for target, of in found.items()})
+        for name in GRADIENTS
+    ]
 
 
 def _figure(workload: Workload, gradient: str, found: dict[str, Array]) -> Figure:
