@@ -1,0 +1,215 @@
+"""The state of a batch of thread blocks that run together, every thread of them a *lane*.
+
+A register is one array over all lanes, so a step works on all lanes that are at the same place at
+once. `Lanes` says which: a full slice for all, else their sorted indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpakit.ptxemu.asynccopies import AsyncCopies
+from sdpakit.ptxemu.barriers import NamedBarriers
+from sdpakit.ptxemu.checks import Checks
+from sdpakit.ptxemu.counters import Counters
+from sdpakit.ptxemu.errors import KernelFault, UnsupportedInstruction
+from sdpakit.ptxemu.mbarriers import MBarriers
+from sdpakit.ptxemu.memory import Memory
+from sdpakit.ptxemu.program import Instruction, Program, Symbol
+from sdpakit.ptxemu.races import RaceDetector
+from sdpakit.ptxemu.scalars import Array
+from sdpakit.ptxemu.warpgroups import PendingProducts
+
+if TYPE_CHECKING:
+    from sdpakit.ptxemu.device import Device
+
+Lanes: TypeAlias = slice | NDArray[np.intp]
+WARP = 32
+
+# What a register holds before it is written: a NaN in every float width, and a number that stands out.
+_POISON = 0x7FF8DEAD7FC0DEAD
+
+RUNNING, WAITING, DONE = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class LaunchShape:
+    """Sizes of a launch, x fastest. `cluster` is (1, 1, 1) without clusters."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    dynamic_shared: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def cluster_size(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster[0] * self.cluster[1] * self.cluster[2]
+
+
+class Machine:
+    """A batch of blocks in the middle of a launch.
+
+    Parameters
+    ----------
+    program : Program
+        What runs.
+    shape : LaunchShape
+        Sizes of the launch.
+    blocks : sequence of tuple of int
+        ``%ctaid`` of the blocks of this batch; blocks of a cluster stand together, in the order of their rank.
+    device : Device
+        Global memory and tensor maps.
+    parameters : bytes
+        The parameter block.
+    checks : Checks
+        What to check.
+    counters : Counters
+        Added to.
+
+    Attributes
+    ----------
+    lanes : int
+        Threads of the batch. Lane ``n`` is thread ``n % threads`` of block ``n // threads``.
+    threads, warps : int
+        Threads and warps of one block.
+    lane_block, lane_thread, lane_warp : numpy.ndarray
+        Of each lane: its block in this batch, thread in the block, and warp in the batch (block times `warps`
+        plus warp in the block).
+    registers : list of numpy.ndarray
+        By slot, one element a lane, in storage dtypes.
+    state : numpy.ndarray
+        Of each lane: RUNNING, WAITING or DONE.
+    position : numpy.ndarray
+        Of each lane: the block of the program that it runs next.
+    memory, races, barriers, mbarriers, copies, products
+        The parts of the state that have a module of their own.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        shape: LaunchShape,
+        blocks: Sequence[tuple[int, int, int]],
+        device: Device,
+        parameters: bytes,
+        checks: Checks,
+        counters: Counters,
+    ) -> None:
+        self.program, self.shape, self.blocks, self.device = program, shape, blocks, device
+        self.parameters, self.checks, self.counters = parameters, checks, counters
+        self.threads = shape.threads
+        self.warps = -(-self.threads // WARP)
+        self.lanes = len(blocks) * self.threads
+        self.all_lanes = np.arange(self.lanes)
+        self.lane_block = self.all_lanes // self.threads
+        self.lane_thread = self.all_lanes % self.threads
+        self.lane_warp = self.lane_block * self.warps + self.lane_thread // WARP
+        self.state = np.zeros(self.lanes, np.uint8)
+        self.position = np.zeros(self.lanes, np.intp)
+        self.registers = [_poisoned(kind.storage, self.lanes) for kind in program.registers]
+        self._specials = _specials(self)
+        self.memory = Memory(self)
+        self.races = RaceDetector(self)
+        self.barriers = NamedBarriers(self)
+        self.mbarriers = MBarriers(self)
+        self.copies = AsyncCopies(self)
+        self.products = PendingProducts(self)
+
+    def size(self, lanes: Lanes) -> int:
+        """Return how many lanes there are."""
+        return self.lanes if isinstance(lanes, slice) else len(lanes)
+
+    def indices(self, lanes: Lanes) -> NDArray[np.intp]:
+        """Return the indices of lanes."""
+        return self.all_lanes if isinstance(lanes, slice) else lanes
+
+    def special(self, name: str, lanes: Lanes) -> Array:
+        """Return a special register of some lanes (uint64 or narrower, unsigned)."""
+        values = self._specials.get(name)
+        if values is None:
+            raise UnsupportedInstruction(
+                f"the emulator has no special register {name}; it has {', '.join(sorted(self._specials))}"
+            )
+        return values[lanes]
+
+    def symbol(self, symbol: Symbol) -> int:
+        """Return the address of a variable in its own space (a global address for ``const``)."""
+        return self.memory.symbol(symbol)
+
+    def fault(
+        self,
+        kind: type[KernelFault],
+        ins: Instruction,
+        lanes: Lanes,
+        problem: str,
+        remedy: str,
+        bad: NDArray[np.bool_] | None = None,
+    ) -> KernelFault:
+        """Return the error for a fault of the first bad lane (of the first lane without `bad`)."""
+        first = 0 if bad is None else int(np.flatnonzero(bad)[0])
+        lane = int(self.indices(lanes)[first])
+        return kind(
+            problem,
+            remedy,
+            line=ins.line,
+            text=ins.text,
+            block=self.blocks[lane // self.threads],
+            thread=lane % self.threads,
+        )
+
+
+def _poisoned(storage: np.dtype[np.generic], lanes: int) -> Array:
+    if storage.kind == "b":
+        return np.zeros(lanes, bool)
+    bits = 8 * storage.itemsize
+    return np.full(lanes, _POISON & ((1 << bits) - 1), storage)
+
+
+def _specials(machine: Machine) -> dict[str, Array]:
+    """Return the special registers, one element a lane."""
+    thread, lanes, shape = machine.lane_thread, machine.lanes, machine.shape
+    bx, by, _ = shape.block
+    cta = np.array(machine.blocks)[machine.lane_block]
+    lane = thread % WARP
+    found = {
+        "%tid.x": thread % bx,
+        "%tid.y": thread // bx % by,
+        "%tid.z": thread // (bx * by),
+        "%laneid": lane,
+        "%warpid": thread // WARP,
+        "%nwarpid": np.full(lanes, machine.warps),
+        "%clock": np.zeros(lanes),
+        "%clock64": np.zeros(lanes),
+        "%globaltimer": np.zeros(lanes),
+        "%dynamic_smem_size": np.full(lanes, shape.dynamic_shared),
+        "%total_smem_size": np.full(lanes, machine.program.static_shared + shape.dynamic_shared),
+        "%lanemask_eq": 1 << lane,
+        "%lanemask_lt": (1 << lane) - 1,
+        "%lanemask_le": (2 << lane) - 1,
+        "%lanemask_gt": 0xFFFFFFFF & -(2 << lane),
+        "%lanemask_ge": 0xFFFFFFFF & -(1 << lane),
+    }
+    for axis, name in enumerate("xyz"):
+        wide = shape.cluster[axis]
+        found[f"%ctaid.{name}"] = cta[:, axis]
+        found[f"%ntid.{name}"] = np.full(lanes, shape.block[axis])
+        found[f"%nctaid.{name}"] = np.full(lanes, shape.grid[axis])
+        found[f"%cluster_ctaid.{name}"] = cta[:, axis] % wide
+        found[f"%cluster_nctaid.{name}"] = np.full(lanes, wide)
+        found[f"%clusterid.{name}"] = cta[:, axis] // wide
+        found[f"%nclusterid.{name}"] = np.full(lanes, shape.grid[axis] // wide)
+    found["%cluster_ctarank"] = machine.lane_block % shape.cluster_size
+    found["%cluster_nctarank"] = np.full(lanes, shape.cluster_size)
+    found["%is_explicit_cluster"] = np.full(lanes, shape.cluster_size > 1)
+    return {name: values.astype(np.uint64) for name, values in found.items()}

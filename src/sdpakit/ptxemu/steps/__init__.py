@@ -1,0 +1,1 @@
+"""Builders of the steps of all opcodes; importing this package registers them."""
