@@ -1,1 +1,54 @@
-"""An emulator of PTX on NumPy, which finds races, deadlocks and reads out of bounds. STUB: owner C."""
+"""An emulator of PTX on NumPy, which finds races, deadlocks and reads out of bounds."""
+
+from sdpakit.ptxemu.arguments import Output
+from sdpakit.ptxemu.checks import Checks
+from sdpakit.ptxemu.counters import Counters
+from sdpakit.ptxemu.device import Device
+from sdpakit.ptxemu.errors import (
+    AccumulatorInFlight,
+    BarrierMisuse,
+    Deadlock,
+    Divergence,
+    KernelFault,
+    LaunchError,
+    Misaligned,
+    MissingProxyFence,
+    MissingWait,
+    OutOfBounds,
+    PtxError,
+    PtxSyntaxError,
+    Race,
+    Trap,
+    UninitialisedRead,
+    UnsupportedInstruction,
+    UnwrittenOutput,
+)
+from sdpakit.ptxemu.launching import Report, launch
+from sdpakit.ptxemu.program import Program
+
+__all__ = [
+    "AccumulatorInFlight",
+    "BarrierMisuse",
+    "Checks",
+    "Counters",
+    "Deadlock",
+    "Device",
+    "Divergence",
+    "KernelFault",
+    "LaunchError",
+    "Misaligned",
+    "MissingProxyFence",
+    "MissingWait",
+    "OutOfBounds",
+    "Output",
+    "Program",
+    "PtxError",
+    "PtxSyntaxError",
+    "Race",
+    "Report",
+    "Trap",
+    "UninitialisedRead",
+    "UnsupportedInstruction",
+    "UnwrittenOutput",
+    "launch",
+]
