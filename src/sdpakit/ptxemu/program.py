@@ -180,6 +180,14 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
+class Relocation:
+    """Where in `Program.data` 8 bytes hold an address: the generic one of `symbol`, once data is placed."""
+
+    offset: int
+    symbol: Symbol
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """Instructions ``start`` to ``stop`` of the program; only the last may jump, wait or end."""
 
@@ -226,6 +234,10 @@ class Program:
         Initial contents of the module's ``.global`` and ``.const`` variables.
     constant_ranges : tuple of (int, int)
         Which parts of `data` are ``.const``.
+    data_ranges : tuple of (int, int)
+        Which parts of `data` belong to a variable; between them nobody may go.
+    relocations : tuple of Relocation
+        Addresses that whoever places `data` writes into it.
     limits : Limits
         What the entry says of its launch.
     """
@@ -241,6 +253,8 @@ class Program:
     local_bytes: int
     data: bytes
     constant_ranges: tuple[tuple[int, int], ...]
+    data_ranges: tuple[tuple[int, int], ...]
+    relocations: tuple[Relocation, ...]
     limits: Limits
 
     @cached_property

@@ -1,0 +1,271 @@
+"""Looks up names: what a name of the text stands for at a place, and operands made of names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import TypeAlias
+
+from sdpakit.ptxemu.errors import PtxError, UnsupportedInstruction
+from sdpakit.ptxemu.lexer import Position, error_at
+from sdpakit.ptxemu.program import (
+    Address,
+    FloatImmediate,
+    Immediate,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    Vector,
+)
+from sdpakit.ptxemu.scalars import TYPES, ScalarType
+from sdpakit.ptxemu.syntax import (
+    Both,
+    Braces,
+    Brackets,
+    Not,
+    Parentheses,
+    Reference,
+    TreeOperand,
+)
+
+_COMPONENTS = {name: index for index, name in enumerate("xyzw")}
+_COMPONENTS |= {name: index for index, name in enumerate("rgba")}
+_THREE = ("x", "y", "z")
+_SPECIALS = frozenset(
+    f"%{name}"
+    for group in (
+        ("laneid", "warpid", "nwarpid", "smid", "nsmid", "gridid"),
+        ("clock", "clock_hi", "clock64", "globaltimer", "globaltimer_lo", "globaltimer_hi"),
+        ("lanemask_eq", "lanemask_le", "lanemask_lt", "lanemask_ge", "lanemask_gt"),
+        ("is_explicit_cluster", "cluster_ctarank", "cluster_nctarank"),
+        ("dynamic_smem_size", "total_smem_size", "aggr_smem_size", "current_graph_exec"),
+    )
+    for name in group
+)
+_VECTOR_SPECIALS = frozenset(
+    f"%{prefix}{name}" for name in ("tid", "ctaid", "clusterid") for prefix in ("", "n")
+) | {"%cluster_ctaid", "%cluster_nctaid"}
+
+
+class Place:
+    """A label: the number of the instruction behind it, once known."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.index = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A register that nothing has used so far; it gets a slot when something does."""
+
+    type: str
+    vector: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A variable: where it is, and the bytes of an element."""
+
+    symbol: Symbol
+    element_size: int
+
+
+Binding: TypeAlias = Declared | Register | tuple[Register, ...] | Placed | tuple[Place, ...]
+
+
+class RegisterFile:
+    """Gives out slots; `types` holds the type of each."""
+
+    def __init__(self) -> None:
+        self.types: list[ScalarType] = []
+
+    def add(self, name: str, kind: ScalarType) -> Register:
+        """Return a new register."""
+        self.types.append(kind)
+        return Register(name, len(self.types) - 1, kind)
+
+
+class Scope:
+    """The names that hold between two braces.
+
+    Parameters
+    ----------
+    file : RegisterFile
+        Where registers get their slots.
+    source : str
+        The text, for messages.
+    parent : Scope, optional
+        The scope around it.
+    end : Place, optional
+        Where ``ret`` goes; None in a kernel.
+
+    Attributes
+    ----------
+    names : dict
+        Registers, variables and lists of branch targets.
+    labels : dict
+        Labels.
+    """
+
+    def __init__(
+        self,
+        file: RegisterFile,
+        source: str,
+        parent: Scope | None = None,
+        end: Place | None = None,
+    ) -> None:
+        self.file, self.source, self.parent, self.end = file, source, parent, end
+        self.names: dict[str, Binding] = {}
+        self.labels: dict[str, Place] = {}
+
+    def inner(self) -> Scope:
+        """Return a scope inside this one."""
+        return Scope(self.file, self.source, self, self.end)
+
+    def error(self, at: Position, message: str) -> PtxError:
+        """Return an error at a place of the text."""
+        return error_at(self.source, at, message)
+
+    def declare(self, name: str, binding: Binding, at: Position) -> None:
+        """Bind a name.
+
+        Raises
+        ------
+        PtxSyntaxError
+            If the scope has it.
+        """
+        if name in self.names:
+            raise self.error(at, f"{name!r} is declared twice in one scope")
+        self.names[name] = binding
+
+    def label(self, reference: Reference) -> Place:
+        """Return the label that a branch names.
+
+        Raises
+        ------
+        PtxSyntaxError
+            If there is none.
+        """
+        scope: Scope | None = self
+        known: list[str] = []
+        while scope is not None:
+            if reference.name in scope.labels:
+                return scope.labels[reference.name]
+            known += scope.labels
+            scope = scope.parent
+        raise self.error(
+            reference.at,
+            f"no label {reference.name!r} is in reach{_suggest(reference.name, known)}",
+        )
+
+    def find(self, name: str) -> Binding | None:
+        """Return what a name stands for; a register gets its slot now."""
+        scope: Scope | None = self
+        while scope is not None:
+            binding = scope.names.get(name)
+            if isinstance(binding, Declared):
+                binding = scope.names[name] = self._materialise(name, binding)
+            if binding is not None:
+                return binding
+            scope = scope.parent
+        return None
+
+    def _materialise(self, name: str, declared: Declared) -> Binding:
+        if declared.type not in TYPES:
+            raise UnsupportedInstruction(
+                f"the register {name!r} is of type .{declared.type}; there are {', '.join(TYPES)}"
+            )
+        kind = TYPES[declared.type]
+        if declared.vector == 1:
+            return self.file.add(name, kind)
+        return tuple(self.file.add(f"{name}.{'xyzw'[i]}", kind) for i in range(declared.vector))
+
+    def known(self) -> list[str]:
+        """Return all names in reach."""
+        return [*self.names, *(self.parent.known() if self.parent else ())]
+
+    def resolve(self, operand: TreeOperand) -> Operand:
+        """Return an operand with its names looked up.
+
+        Raises
+        ------
+        PtxSyntaxError
+            If a name is not declared, or stands for something that cannot be an operand.
+        """
+        match operand:
+            case Reference():
+                return self._reference(operand)
+            case Immediate() | FloatImmediate() | Sink():
+                return operand
+            case Brackets():
+                return self._address(operand)
+            case Braces():
+                return Vector(tuple(map(self.resolve, operand.items)))
+            case Not():
+                return Negated(self.resolve(operand.operand))
+            case Both():
+                return Pair(self.resolve(operand.first), self.resolve(operand.second))
+            case Parentheses():
+                raise TypeError("only calls have operands in parentheses")
+
+    def _reference(self, reference: Reference) -> Operand:
+        binding = self.find(reference.name)
+        if isinstance(binding, Register) and not reference.component:
+            return self._whole(reference, binding)
+        if isinstance(binding, Placed):
+            offset = reference.offset + reference.element * binding.element_size
+            return replace(binding.symbol, offset=binding.symbol.offset + offset)
+        if binding is None:
+            return self._whole(reference, self._special(reference))
+        registers = [each for each in _items(binding) if isinstance(each, Register)]
+        if registers and not reference.component:
+            return Vector(tuple(registers))
+        index = _COMPONENTS.get(reference.component, len(registers))
+        if index >= len(registers):
+            raise self.error(
+                reference.at, f"{reference.name!r} has no component .{reference.component}"
+            )
+        return self._whole(reference, registers[index])
+
+    def _whole(self, reference: Reference, operand: Operand) -> Operand:
+        if reference.offset or reference.element:
+            raise self.error(
+                reference.at,
+                f"an offset behind {reference.name!r}, which is no variable; expected ',' or ';'",
+            )
+        return operand
+
+    def _special(self, reference: Reference) -> Special:
+        name = reference.name
+        if name in _SPECIALS and not reference.component:
+            return Special(name)
+        if name in _VECTOR_SPECIALS:
+            if reference.component not in _THREE:
+                raise self.error(reference.at, f"expected {name}.x, {name}.y or {name}.z")
+            return Special(f"{name}.{reference.component}")
+        known = [*self.known(), *_SPECIALS, *_VECTOR_SPECIALS]
+        raise self.error(
+            reference.at,
+            f"{name!r} is not declared; expected a register, a variable or a special register"
+            f"{_suggest(name, known)}",
+        )
+
+    def _address(self, brackets: Brackets) -> Address:
+        base, offset = brackets.base, 0
+        if isinstance(base, Reference) and not isinstance(self.find(base.name), Placed):
+            base, offset = replace(base, offset=0), base.offset
+        return Address(self.resolve(base), offset, tuple(map(self.resolve, brackets.coordinates)))
+
+
+def _items(binding: Binding) -> tuple[object, ...]:
+    return binding if isinstance(binding, tuple) else (binding,)
+
+
+def _suggest(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"; there is {near[0]!r}" if near else ""
