@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sdpakit.ptxemu.errors import UnsupportedInstruction
+from sdpakit.ptxemu.inlining import Inliner
 from sdpakit.ptxemu.layout import Frame
-from sdpakit.ptxemu.lexer import Position
 from sdpakit.ptxemu.program import Address, Operand, Register, Symbol
 from sdpakit.ptxemu.scopes import Declared, Place, Placed, RegisterFile, Scope
 from sdpakit.ptxemu.syntax import (
@@ -19,6 +19,7 @@ from sdpakit.ptxemu.syntax import (
     Registers,
     Statement,
     TargetList,
+    Tree,
     Variable,
 )
 
@@ -45,10 +46,10 @@ class Flattener:
 
     Parameters
     ----------
+    tree : Tree
+        The module.
     variables : mapping of Variable to Symbol
         Where variables are that are not local.
-    source : str
-        The text, for messages.
 
     Attributes
     ----------
@@ -60,14 +61,20 @@ class Flattener:
         The local memory of a thread.
     """
 
-    def __init__(self, variables: Mapping[Variable, Symbol], source: str) -> None:
-        self.variables, self.source = variables, source
+    def __init__(self, tree: Tree, variables: Mapping[Variable, Symbol]) -> None:
+        self._tree, self._variables = tree, variables
         self.drafts: list[Draft] = []
         self.registers = RegisterFile()
         self.frame = Frame("local")
-        self._module_scope = Scope(self.registers, source)
+        self._module_scope = Scope(self.registers, tree.source)
+        self._inliner = Inliner(tree, self)
 
-    def write(self, entry: Function, module_variables: tuple[Variable, ...]) -> None:
+    @property
+    def here(self) -> int:
+        """The number of the instruction that comes next."""
+        return len(self.drafts)
+
+    def write(self, entry: Function) -> None:
         """Write an entry.
 
         Raises
@@ -77,26 +84,26 @@ class Flattener:
         UnsupportedInstruction
             If it calls what cannot be inlined.
         """
-        for variable in module_variables:
-            if not variable.external or variable in self.variables:
+        for variable in self._tree.variables:
+            if not variable.external or variable in self._variables:
                 self._variable(variable, self._module_scope)
         scope = self._module_scope.inner()
         frame = Frame("param")
         for variable in entry.parameters:
-            placed = Placed(frame.place(variable), variable.element_size)
-            scope.declare(variable.name, placed, variable.at)
+            scope.declare(variable.name, Placed(frame.place(variable), variable), variable.at)
         if entry.body is not None:
-            self._body(entry.body, scope)
+            self.body(entry.body, scope)
 
     def _variable(self, variable: Variable, scope: Scope) -> None:
-        symbol = self.variables.get(variable)
+        symbol = self._variables.get(variable)
         if symbol is None:
             if variable.storage not in {"local", "param"}:
                 return  # a shared variable of the module that this entry does not use
             symbol = self.frame.place(variable)
-        scope.declare(variable.name, Placed(symbol, variable.element_size), variable.at)
+        scope.declare(variable.name, Placed(symbol, variable), variable.at)
 
-    def _body(self, body: Body, scope: Scope) -> None:
+    def body(self, body: Body, scope: Scope) -> None:
+        """Write a body into a scope of its own."""
         for statement in body.statements:
             if isinstance(statement, Label):
                 if statement.name in scope.labels:
@@ -110,7 +117,7 @@ class Flattener:
             case Code():
                 self._code(statement, scope)
             case Label():
-                scope.labels[statement.name].index = len(self.drafts)
+                scope.labels[statement.name].index = self.here
             case Registers():
                 for name in statement.names:
                     scope.declare(name, Declared(statement.type, statement.vector), statement.at)
@@ -120,26 +127,26 @@ class Flattener:
                 places = tuple(map(scope.label, statement.labels))
                 scope.declare(statement.name, places, statement.at)
             case Body():
-                self._body(statement, scope.inner())
+                self.body(statement, scope.inner())
 
     def _code(self, code: Code, scope: Scope) -> None:
         if code.opcode == "call":
-            raise UnsupportedInstruction(f"PTX line {code.at.line}: {code.text}: calls")
-        if code.opcode in {"bra", "brx"}:
+            self._inliner.call(code, scope, self._module_scope)
+        elif code.opcode in {"bra", "brx"}:
             self._branch(code, scope)
         elif code.opcode == "ret" and scope.end is not None:
-            self._emit(code, scope, "bra", (), (), (scope.end,))
+            self.emit(code, scope, "bra", (), (), (scope.end,))
         else:
             operands = tuple(map(scope.resolve, code.operands))
             modifiers = _spaces(code.modifiers, operands)
-            self._emit(code, scope, code.opcode, modifiers, operands)
+            self.emit(code, scope, code.opcode, modifiers, operands)
 
     def _branch(self, code: Code, scope: Scope) -> None:
         label = code.operands[-1] if code.operands else None
         if not isinstance(label, Reference):
             raise scope.error(code.at, f"expected a label after {code.opcode!r}")
         if code.opcode == "bra":
-            self._emit(code, scope, "bra", code.modifiers, (), (scope.label(label),))
+            self.emit(code, scope, "bra", code.modifiers, (), (scope.label(label),))
             return
         places = scope.find(label.name)
         if not isinstance(places, tuple) or not all(isinstance(p, Place) for p in places):
@@ -148,9 +155,9 @@ class Flattener:
             )
         index = tuple(map(scope.resolve, code.operands[:-1]))
         targets = tuple(place for place in places if isinstance(place, Place))
-        self._emit(code, scope, "brx", code.modifiers, index, targets)
+        self.emit(code, scope, "brx", code.modifiers, index, targets)
 
-    def _emit(
+    def emit(
         self,
         code: Code,
         scope: Scope,
@@ -160,27 +167,13 @@ class Flattener:
         targets: tuple[Place, ...] = (),
     ) -> None:
         """Write an instruction with the guard, line and text of what stands there."""
-        guard = self._guard(code, scope)
-        self._append(
-            Draft(
-                opcode,
-                modifiers,
-                operands,
-                guard,
-                code.guard_negated,
-                code.at.line,
-                code.text,
-                targets,
-            ),
-            code.at,
-        )
-
-    def _append(self, draft: Draft, at: Position) -> None:
-        if len(self.drafts) >= MOST_INSTRUCTIONS:
+        if self.here >= MOST_INSTRUCTIONS:
             raise UnsupportedInstruction(
-                f"PTX line {at.line}: over {MOST_INSTRUCTIONS} instructions, calls inlined"
+                f"PTX line {code.at.line}: over {MOST_INSTRUCTIONS} instructions, calls inlined"
             )
-        self.drafts.append(draft)
+        guard, negated = self._guard(code, scope), code.guard_negated
+        line, text = code.at.line, code.text
+        self.drafts.append(Draft(opcode, modifiers, operands, guard, negated, line, text, targets))
 
     def _guard(self, code: Code, scope: Scope) -> Register | None:
         if code.guard is None:

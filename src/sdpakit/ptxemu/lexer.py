@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from sdpakit.ptxemu.errors import PtxSyntaxError
 
-# A dotted word may begin with a digit (``.2d``), so no float begins with a point. ``::`` joins
-# words of one modifier (``.shared::cta``). Binary and octal are told from decimal by their beginning.
+# A dotted word may begin with a digit (``.2d``), so a float may not begin with a point. ``::``
+# joins the words of one modifier (``.shared::cta``).
 _PATTERN = re.compile(
     r"""
     (?P<space>[ \t\r\f\v]+|//[^\n]*)

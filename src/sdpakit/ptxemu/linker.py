@@ -38,8 +38,8 @@ def link(tree: Tree, data: ModuleData, entry: Function) -> Program:
         If it calls what cannot be inlined.
     """
     shared = shared_layout(v for v in used_variables(tree, entry) if v.storage == "shared")
-    flattener = Flattener({**data.symbols, **shared.symbols}, tree.source)
-    flattener.write(entry, tree.variables)
+    flattener = Flattener(tree, {**data.symbols, **shared.symbols})
+    flattener.write(entry)
     blocks, instructions = _cut(flattener.drafts)
     return Program(
         name=entry.name,

@@ -30,6 +30,7 @@ from sdpakit.ptxemu.syntax import (
     Parentheses,
     Reference,
     TreeOperand,
+    Variable,
 )
 
 _COMPONENTS = {name: index for index, name in enumerate("xyzw")}
@@ -69,10 +70,10 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A variable: where it is, and the bytes of an element."""
+    """A variable, and where it is."""
 
     symbol: Symbol
-    element_size: int
+    variable: Variable
 
 
 Binding: TypeAlias = Declared | Register | tuple[Register, ...] | Placed | tuple[Place, ...]
@@ -218,7 +219,7 @@ class Scope:
         if isinstance(binding, Register) and not reference.component:
             return self._whole(reference, binding)
         if isinstance(binding, Placed):
-            offset = reference.offset + reference.element * binding.element_size
+            offset = reference.offset + reference.element * binding.variable.element_size
             return replace(binding.symbol, offset=binding.symbol.offset + offset)
         if binding is None:
             return self._whole(reference, self._special(reference))
