@@ -1,13 +1,15 @@
 """Vector clocks: what each warp knows of the accesses that others made.
 
-Time is one counter for the whole batch; each access takes the next *stamp*, so a stamp also tells
-the line of the access. A warp *knows* an access of an agent if it has waited, directly or through others,
-for something that the agent did after it: if the stamp is at most what the warp has noted for the agent.
+Time is one counter for the whole batch; each access takes the next *stamp*, so a stamp also
+tells the line of the access. A warp *knows* an access of an agent if it has waited, directly or
+through others, for something that the agent did after it: if the stamp is at most what the warp
+has noted for the agent.
 
 Agents of a *domain* (a cluster; a block without clusters), by number:
 
 - its warps;
-- for each warpgroup, what its ``wgmma`` reads (all four warps wait for it, and each may pass that on);
+- for each warpgroup, what its ``wgmma`` reads (all four warps wait for it, and each may pass
+  that on);
 - one for what bulk copies between blocks of a cluster read;
 - *engines*, made when they are needed: one for each mbarrier that copies complete on.
   Who has seen a phase of an mbarrier complete has seen all copies of this and of earlier
@@ -97,7 +99,8 @@ class Clocks:
     def engine(self, warp: int, key: Hashable, *, asynchronous: bool) -> int:
         """Return the agent of a domain (that of `warp`) for copies that complete on `key`.
 
-        `asynchronous` says whether they write through the asynchronous proxy; it belongs to the key.
+        `asynchronous` says whether they write through the asynchronous proxy; it belongs to the
+        key.
         """
         domain = warp // self.domain_warps
         agent = self._engines.get((domain, key, asynchronous))
@@ -132,7 +135,7 @@ class Clocks:
         self._set_floor(warps)
 
     def exchange(self, groups: Warps) -> None:
-        """Let the warps of each row know what the others of the row know: a barrier, many at once."""
+        """Let the warps of each row know what the row knows: a barrier, many at once."""
         members = np.arange(len(groups))[:, None]
         joined = self.known[groups].max(axis=1)
         joined[members, groups % self.domain_warps] = self.now

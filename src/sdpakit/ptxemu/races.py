@@ -40,14 +40,16 @@ _WIDEST = 4  # a granule has 1 << _WIDEST bytes at first
 _STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
 
 _BARRIER = (
-    "put a barrier between them: bar.sync if both are warps of a block, a wait for the mbarrier that "
-    "the other one arrives at, or barrier.cluster between blocks of a cluster"
+    "put a barrier between them: bar.sync if both are warps of a block, a wait for the mbarrier "
+    "that the other one arrives at, or barrier.cluster between blocks of a cluster"
 )
 _REUSE = (
-    "wait until every reader is done before the memory is used again: a bar.sync, or an mbarrier that "
-    "readers arrive at after their last read (after wgmma.wait_group, cp.async.bulk.wait_group.read)"
+    "wait until every reader is done before the memory is used again: a bar.sync, or an mbarrier "
+    "that readers arrive at after their last read (for wgmma and bulk stores: after the wait_group)"
 )
-_FENCE = "execute fence.proxy.async after the stores and before the barrier (or the copy) that follows them"
+_FENCE = (
+    "execute fence.proxy.async after the stores and before the barrier (or copy) that follows them"
+)
 
 
 @dataclass(slots=True)
@@ -62,7 +64,7 @@ class OpenRead:
 
 
 class _Accesses:
-    """Stamps of the last access of each of some agents to each granule, and of the latest of all."""
+    """Stamps of the last access of some agents to each granule, and of the latest of all."""
 
     def __init__(self, first: int, agents: int, granules: int) -> None:
         self.first = first  # the agent of row 0
@@ -80,7 +82,7 @@ class _Accesses:
 
 
 class RaceDetector:
-    """Offsets are into `Memory.shared`; `width` bytes from each; all methods return at once if off."""
+    """Takes offsets into `Memory.shared`, `width` bytes from each; does nothing if off."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -138,10 +140,11 @@ class RaceDetector:
         first = offsets.reshape(-1, 1) >> self._shift
         return (first + np.arange(count)).reshape(-1)
 
-    # ------------------------------------------------------------------------------- ordinary accesses
+    # ------------------------------------------------------------------------------- ordinary
+    # accesses
 
     def read(self, ins: Instruction, lanes: Lanes, offsets: Offsets, width: int) -> None:
-        """Record ordinary reads, one offset a lane (or k a lane, as rows: offsets.shape[0] == lanes)."""
+        """Record ordinary reads, one offset a lane, or k of them as a row."""
         if not self._race or not offsets.size:
             return
         if not _STRONG.isdisjoint(ins.modifiers):
@@ -154,7 +157,7 @@ class RaceDetector:
         self._reads.record(self._rows(lanes), granules, self.clocks.stamp(ins.line))
 
     def write(self, ins: Instruction, lanes: Lanes, offsets: Offsets, width: int) -> None:
-        """Record ordinary writes. (Also makes the granules dirty for the asynchronous proxy.)"""
+        """Record ordinary writes, which are dirty for the asynchronous proxy, too."""
         if not self.on or not offsets.size:
             return
         if not _STRONG.isdisjoint(ins.modifiers):
@@ -255,7 +258,7 @@ class RaceDetector:
         accesses: _Accesses,
         words: tuple[str, str],
     ) -> None:
-        """Compare the stamps of all agents, at granules where a mask is set, with what lanes know."""
+        """Compare stamps of all agents, where a mask is set, with what lanes know."""
         granules, mask = where
         row, column = np.nonzero(np.ones_like(granules, bool) if mask is None else mask)
         found, warps = granules[row, column], self._warps(lanes)[row]
@@ -286,14 +289,16 @@ class RaceDetector:
                 self._deed("write", agent, self.clocks.now),
             )
 
-    # ------------------------------------------------------------------------------- asynchronous proxy
+    # -------------------------------------------------------------------------------
+    # asynchronous proxy
 
     def open_read(
         self, ins: Instruction, lane: int, offsets: Offsets, width: int
     ) -> OpenRead | None:
-        """Record reads by the asynchronous proxy (wgmma, bulk stores) that go on until `close_read`.
+        """Record reads of the asynchronous proxy (wgmma, bulk stores), which `close_read` ends.
 
-        Raises MissingProxyFence where ordinary stores were not fenced. `lane` is one lane of the issuing warp.
+        Raises MissingProxyFence where ordinary stores were not fenced. `lane` is one lane of
+        the issuing warp.
         """
         if not self.on or not offsets.size:
             return None
@@ -336,14 +341,14 @@ class RaceDetector:
         return np.arange(first, first + WARPS_OF_GROUP), self.clocks.group(first)
 
     def close_read(self, token: OpenRead | None) -> None:
-        """The issuing warp waited: the reads of `open_read` are now ordinary reads of its present."""
+        """Make reads of `open_read` ordinary reads of now, as the issuing warp waited."""
         if token is not None:
             self._close(token, token.agent)
             if token.agent >= self._domain_warps:
                 self.clocks.note(token.warps, token.agent, self.clocks.now)
 
     def land_read(self, token: OpenRead | None, clock: Clock | None) -> Clock | None:
-        """Reads of a copy that completes on an mbarrier are done; return its clock, which then says so."""
+        """End reads of a copy that completes on an mbarrier; return its clock with them."""
         if token is None or clock is None:
             return clock
         self._close(token, self.clocks.bulk_reader)
@@ -373,8 +378,8 @@ class RaceDetector:
     ) -> Clock | None:
         """Record a write of the asynchronous engine, ordered after all that the issuing warp saw.
 
-        It fills `size` bytes from `start` on (multiples of 16) and completes on the mbarrier at the offset
-        `barrier`. Returns the clock that who waits for it acquires.
+        It fills `size` bytes from `start` on (multiples of 16) and completes on the mbarrier at
+        the offset `barrier`. Returns the clock that who waits for it acquires.
         """
         if not self.on:
             return None
@@ -424,7 +429,7 @@ class RaceDetector:
     # ------------------------------------------------------------------------------- order
 
     def snapshot(self, warps: Warps) -> Clock | None:
-        """Return the joined clock of warps (batch-wide numbers, one domain) and start a new epoch of each."""
+        """Return what warps (batch-wide numbers, one domain) know and did, for others to acquire."""
         return self.clocks.snapshot(warps) if self.on else None
 
     def join(self, clock: Clock | None, other: Clock | None) -> Clock | None:
@@ -442,7 +447,7 @@ class RaceDetector:
             self.clocks.exchange(groups)
 
     def fence_proxy(self, lanes: Lanes) -> None:
-        """``fence.proxy.async`` by lanes: what their warps wrote, or know to be written, is clean."""
+        """``fence.proxy.async`` by lanes: clean what their warps wrote, or know of."""
         if self._proxy:
             self.clocks.fence(np.unique(self._warps(lanes)))
 
