@@ -24,12 +24,13 @@ from sdpakit.ptxemu.program import Instruction, Program, Symbol
 from sdpakit.ptxemu.races import RaceDetector
 from sdpakit.ptxemu.scalars import Array
 from sdpakit.ptxemu.warpgroups import PendingProducts
+from sdpakit.ptxemu.warps import WARP, WarpViews
 
 if TYPE_CHECKING:
     from sdpakit.ptxemu.device import Device
 
 Lanes: TypeAlias = slice | NDArray[np.intp]
-WARP = 32
+WARPGROUP = 4  # warps
 
 # What a register holds before it is written: a NaN in every float width, and a number that stands out.
 _POISON = 0x7FF8DEAD7FC0DEAD
@@ -92,6 +93,10 @@ class Machine:
         Of each lane: RUNNING, WAITING or DONE.
     position : numpy.ndarray
         Of each lane: the block of the program that it runs next.
+    lane_warpgroup : numpy.ndarray
+        Of each lane, its warpgroup in the batch.
+    warp_views : WarpViews
+        Lanes seen as rows of warps.
     memory, races, barriers, mbarriers, copies, products
         The parts of the state that have a module of their own.
     """
@@ -115,10 +120,13 @@ class Machine:
         self.lane_block = self.all_lanes // self.threads
         self.lane_thread = self.all_lanes % self.threads
         self.lane_warp = self.lane_block * self.warps + self.lane_thread // WARP
+        groups = -(-self.warps // WARPGROUP)
+        self.lane_warpgroup = self.lane_block * groups + self.lane_thread // (WARP * WARPGROUP)
         self.state = np.zeros(self.lanes, np.uint8)
         self.position = np.zeros(self.lanes, np.intp)
         self.registers = [_poisoned(kind.storage, self.lanes) for kind in program.registers]
         self._specials = _specials(self)
+        self.warp_views = WarpViews(self)
         self.memory = Memory(self)
         self.races = RaceDetector(self)
         self.barriers = NamedBarriers(self)
@@ -133,6 +141,17 @@ class Machine:
     def indices(self, lanes: Lanes) -> NDArray[np.intp]:
         """Return the indices of lanes."""
         return self.all_lanes if isinstance(lanes, slice) else lanes
+
+    def living(self) -> NDArray[np.bool_]:
+        """Return which lanes have not ended."""
+        living: NDArray[np.bool_] = self.state != DONE
+        return living
+
+    def living_rows(self) -> NDArray[np.bool_]:
+        """Return the same as one row of 32 for each warp of the batch."""
+        rows = np.zeros((len(self.blocks), self.warps * WARP), bool)
+        rows[:, : self.threads] = self.living().reshape(-1, self.threads)
+        return rows.reshape(-1, WARP)
 
     def special(self, name: str, lanes: Lanes) -> Array:
         """Return a special register of some lanes (uint64 or narrower, unsigned)."""
