@@ -97,7 +97,7 @@ def find_program(code: Code, entry: str | None) -> Program:
     """Return the program of an entry of PTX text, a module, or a program as it is."""
     if isinstance(code, Program):
         return code
-    from sdpakit.ptxemu.linker import parse
+    from sdpakit.ptxemu.module import parse
 
     module = parse(code) if isinstance(code, str) else code
     names = list(module.entries)
