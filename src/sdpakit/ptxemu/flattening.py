@@ -9,7 +9,7 @@ from sdpakit.ptxemu.errors import UnsupportedInstruction
 from sdpakit.ptxemu.inlining import Inliner
 from sdpakit.ptxemu.layout import Frame
 from sdpakit.ptxemu.program import Address, Operand, Register, Symbol
-from sdpakit.ptxemu.scopes import Declared, Place, Placed, RegisterFile, Scope
+from sdpakit.ptxemu.scopes import Declared, Place, Placed, RegisterFile, Scope, Unavailable
 from sdpakit.ptxemu.syntax import (
     Body,
     Code,
@@ -85,14 +85,26 @@ class Flattener:
             If it calls what cannot be inlined.
         """
         for variable in self._tree.variables:
-            if not variable.external or variable in self._variables:
-                self._variable(variable, self._module_scope)
+            self._module_variable(variable)
+        for function in self._tree.functions:
+            pointer = Unavailable("is a function; the emulator has no pointers to functions")
+            self._module_scope.names.setdefault(function.name, pointer)
         scope = self._module_scope.inner()
         frame = Frame("param")
         for variable in entry.parameters:
             scope.declare(variable.name, Placed(frame.place(variable), variable), variable.at)
         if entry.body is not None:
             self.body(entry.body, scope)
+
+    def _module_variable(self, variable: Variable) -> None:
+        names = self._module_scope.names
+        if variable.external and variable not in self._variables:
+            elsewhere = Unavailable("is defined in another module; the emulator links only one")
+            names.setdefault(variable.name, elsewhere)
+            return
+        if isinstance(names.get(variable.name), Unavailable):  # declared first, defined later
+            del names[variable.name]
+        self._variable(variable, self._module_scope)
 
     def _variable(self, variable: Variable, scope: Scope) -> None:
         symbol = self._variables.get(variable)
@@ -148,7 +160,7 @@ class Flattener:
         if code.opcode == "bra":
             self.emit(code, scope, "bra", code.modifiers, (), (scope.label(label),))
             return
-        places = scope.find(label.name)
+        places = scope.find(label)
         if not isinstance(places, tuple) or not all(isinstance(p, Place) for p in places):
             raise scope.error(
                 label.at, f"expected the name of '.branchtargets', found {label.name!r}"

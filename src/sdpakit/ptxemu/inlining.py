@@ -100,7 +100,7 @@ class Inliner:
         """Let a parameter in memory be the caller's variable itself; return whether it is."""
         if formal.storage != "param" or not isinstance(actual, Reference):
             return False
-        found = outer.find(actual.name)
+        found = outer.find(actual)
         if not isinstance(found, Placed):
             return False
         if found.variable.size != formal.size:

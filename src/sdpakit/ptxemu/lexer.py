@@ -18,14 +18,15 @@ _PATTERN = re.compile(
   | (?P<name>[A-Za-z][\w$]*|[_$%][\w$]+|_)
   | (?P<dotted>\.\w+(?:::\w+)*)
   | (?P<float>(?:0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}
-              |\d+\.\d+(?:[eE][+-]?\d+)?|\d+\.(?=\W)|\d+[eE][+-]?\d+)(?![\w$]))
+              |\d+\.\d+(?:[eE][+-]?\d+)?|\d+\.(?!\w)|\d+[eE][+-]?\d+)(?![\w$]))
   | (?P<integer>(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[0-7]*|[1-9]\d*)U?(?![\w$]))
   | (?P<string>"[^"\n]*")
-  | (?P<mark><<|>>|<=|>=|==|!=|&&|\|\||[\[\]{}(),;:+\-|@!<>=*/~&^?%])
+  | (?P<mark><<|>>|<=|>=|==|!=|&&|\|\||/(?!\*)|[\[\]{}(),;:+\-|@!<>=*~&^?%])
   | (?P<wrong>.)
     """,
     re.VERBOSE | re.DOTALL,
 )
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 class Position(NamedTuple):
@@ -42,6 +43,11 @@ class Token(NamedTuple):
     text: str
     at: Position
     start: int
+
+
+def without_comments(text: str) -> str:
+    """Return text with a space for each comment."""
+    return _COMMENT.sub(" ", text) if "/" in text else text
 
 
 def error_at(source: str, at: Position, message: str) -> PtxSyntaxError:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sdpakit.ptxemu.declarations import SPACES, parameters, registers, variables
 from sdpakit.ptxemu.expressions import call_operands, constant, operands, reference
-from sdpakit.ptxemu.lexer import Token, TokenStream
+from sdpakit.ptxemu.lexer import Position, Token, TokenStream, without_comments
 from sdpakit.ptxemu.program import Limits
 from sdpakit.ptxemu.syntax import (
     Body,
@@ -132,8 +132,10 @@ class _ModuleParser:
         limits = _limits(stream)
         body = None
         if not stream.accept(";"):
-            stream.expect("{", "before the body of a function, or ';' after its declaration")
-            body = _body(stream)
+            start = stream.expect(
+                "{", "before the body of a function, or ';' after its declaration"
+            )
+            body = _body(stream, start.at)
         return Function(name.text, is_entry, results, formal, body, limits, name.at)
 
 
@@ -211,16 +213,15 @@ def _sizes(stream: TokenStream, most: int) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _body(stream: TokenStream) -> Body:
-    """Parse statements up to and past the closing brace."""
+def _body(stream: TokenStream, start: Position) -> Body:
+    """Parse statements up to and past the closing brace of the one at `start`."""
     found: list[Statement] = []
-    start = stream.next.at
     while not stream.accept("}"):
         token = stream.next
         if token.kind == "end":
             raise stream.error("a body that does not end; expected '}'", start)
         if stream.accept("{"):
-            found.append(_body(stream))
+            found.append(_body(stream, token.at))
         elif token.kind == "dotted":
             found.extend(_directive(stream))
         elif token.kind == "name" and stream.after_next().text == ":":
@@ -275,8 +276,7 @@ def _code(stream: TokenStream) -> Code:
     while stream.next.kind == "dotted":
         modifiers.append(stream.take().text[1:])
     found = _operands(stream, opcode)
-    end = stream.last.start
-    text = " ".join(stream.source[first.start : end].split())
+    text = " ".join(without_comments(stream.source[first.start : stream.last.start]).split())
     return Code(opcode.text, tuple(modifiers), found, guard, negated, first.at, text)
 
 

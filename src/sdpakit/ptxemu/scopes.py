@@ -76,7 +76,16 @@ class Placed:
     variable: Variable
 
 
-Binding: TypeAlias = Declared | Register | tuple[Register, ...] | Placed | tuple[Place, ...]
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """Something that an operand may not name, and why."""
+
+    reason: str
+
+
+Binding: TypeAlias = (
+    Declared | Register | tuple[Register, ...] | Placed | tuple[Place, ...] | Unavailable
+)
 
 
 class RegisterFile:
@@ -164,22 +173,38 @@ class Scope:
             f"no label {reference.name!r} is in reach{_suggest(reference.name, known)}",
         )
 
-    def find(self, name: str) -> Binding | None:
-        """Return what a name stands for; a register gets its slot now."""
+    def find(self, reference: Reference) -> Binding | None:
+        """Return what a name stands for; a register gets its slot now.
+
+        Raises
+        ------
+        UnsupportedInstruction
+            If the emulator does not have it.
+        """
+        name = reference.name
         scope: Scope | None = self
         while scope is not None:
             binding = scope.names.get(name)
             if isinstance(binding, Declared):
-                binding = scope.names[name] = self._materialise(name, binding)
+                binding = scope.names[name] = self._materialise(reference, binding)
+            elif isinstance(binding, Unavailable):
+                raise self._refused(reference, binding.reason)
             if binding is not None:
                 return binding
             scope = scope.parent
         return None
 
-    def _materialise(self, name: str, declared: Declared) -> Binding:
+    def _refused(self, reference: Reference, reason: str) -> UnsupportedInstruction:
+        line, column = reference.at
+        return UnsupportedInstruction(
+            f"PTX line {line}, column {column}: {reference.name!r} {reason}"
+        )
+
+    def _materialise(self, reference: Reference, declared: Declared) -> Binding:
+        name = reference.name
         if declared.type not in TYPES:
-            raise UnsupportedInstruction(
-                f"the register {name!r} is of type .{declared.type}; there are {', '.join(TYPES)}"
+            raise self._refused(
+                reference, f"is a register of type .{declared.type}; there are {', '.join(TYPES)}"
             )
         kind = TYPES[declared.type]
         if declared.vector == 1:
@@ -215,7 +240,7 @@ class Scope:
                 raise TypeError("only calls have operands in parentheses")
 
     def _reference(self, reference: Reference) -> Operand:
-        binding = self.find(reference.name)
+        binding = self.find(reference)
         if isinstance(binding, Register) and not reference.component:
             return self._whole(reference, binding)
         if isinstance(binding, Placed):
@@ -258,7 +283,7 @@ class Scope:
 
     def _address(self, brackets: Brackets) -> Address:
         base, offset = brackets.base, 0
-        if isinstance(base, Reference) and not isinstance(self.find(base.name), Placed):
+        if isinstance(base, Reference) and not isinstance(self.find(base), Placed):
             base, offset = replace(base, offset=0), base.offset
         return Address(self.resolve(base), offset, tuple(map(self.resolve, brackets.coordinates)))
 
