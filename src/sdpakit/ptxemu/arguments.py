@@ -12,7 +12,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from sdpakit.ptxemu.device import Device
 from sdpakit.ptxemu.errors import LaunchError, UnwrittenOutput
-from sdpakit.ptxemu.memory import ALLOCATED, CONSTANT, GLOBAL_BASE, INITIALISED, PRESENT
+from sdpakit.ptxemu.windows import ALLOCATED, CONSTANT, GLOBAL_BASE, INITIALISED, PRESENT
 from sdpakit.ptxemu.program import Parameter, Program
 from sdpakit.ptxemu.scalars import Array
 

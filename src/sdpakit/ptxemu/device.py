@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from sdpakit.ptxemu.errors import LaunchError
-from sdpakit.ptxemu.memory import ALLOCATED, CONSTANT, GLOBAL_BASE, POISON, PRESENT
+from sdpakit.ptxemu.windows import ALLOCATED, CONSTANT, GLOBAL_BASE, POISON, PRESENT
 from sdpakit.ptxemu.scalars import Array
 
 if TYPE_CHECKING:

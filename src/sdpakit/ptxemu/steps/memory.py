@@ -9,7 +9,7 @@ import numpy as np
 from sdpakit.ptxemu.operands import address, full, read, write
 from sdpakit.ptxemu.program import Instruction, Operand, Vector
 from sdpakit.ptxemu.registry import Step, instruction
-from sdpakit.ptxemu.spaces import Spaces
+from sdpakit.ptxemu.spaces import Access
 
 if TYPE_CHECKING:
     from sdpakit.ptxemu.machine import Lanes, Machine
@@ -26,10 +26,10 @@ def load(ins: Instruction) -> Step:
     writers = [write(item, kind) for item in _items(ins.operands[0])]
     where = address(ins.operands[1])
     width = kind.size * len(writers)
-    spaces = Spaces(ins)
+    access = Access(ins)
 
     def step(machine: Machine, lanes: Lanes) -> None:
-        raw = spaces.load(machine, lanes, where(machine, lanes), width)
+        raw = access.load(machine, lanes, where(machine, lanes), width)
         columns = kind.see(raw.view(kind.storage))
         for column, writer in enumerate(writers):
             writer(machine, lanes, columns[:, column])
@@ -43,13 +43,13 @@ def store(ins: Instruction) -> Step:
     kind = ins.type
     readers = [read(item, kind) for item in _items(ins.operands[1])]
     where = address(ins.operands[0])
-    spaces = Spaces(ins)
+    access = Access(ins)
 
     def step(machine: Machine, lanes: Lanes) -> None:
         size = machine.size(lanes)
         data = np.empty((size, len(readers)), kind.storage)
         for column, reader in enumerate(readers):
             data[:, column] = kind.store(full(reader(machine, lanes), size))
-        spaces.store(machine, lanes, where(machine, lanes), data.view(np.uint8))
+        access.store(machine, lanes, where(machine, lanes), data.view(np.uint8))
 
     return step
