@@ -24,7 +24,9 @@ from sdpakit.ptxemu.errors import (
     UnwrittenOutput,
 )
 from sdpakit.ptxemu.launching import Report, launch
+from sdpakit.ptxemu.module import Module, parse
 from sdpakit.ptxemu.program import Program
+from sdpakit.ptxemu.tensormap import TensorMap
 
 __all__ = [
     "AccumulatorInFlight",
@@ -37,6 +39,7 @@ __all__ = [
     "KernelFault",
     "LaunchError",
     "Misaligned",
+    "Module",
     "MissingProxyFence",
     "MissingWait",
     "OutOfBounds",
@@ -46,9 +49,11 @@ __all__ = [
     "PtxSyntaxError",
     "Race",
     "Report",
+    "TensorMap",
     "Trap",
     "UninitialisedRead",
     "UnsupportedInstruction",
     "UnwrittenOutput",
     "launch",
+    "parse",
 ]

@@ -1,233 +1,276 @@
-"""Arguments of a launch: NumPy arrays to device memory and back, scalars to the parameter block."""
+"""Arguments of a launch: arrays to the device and back, all others to the parameter block."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from sdpakit.ptxemu.device import Device
 from sdpakit.ptxemu.errors import LaunchError, UnwrittenOutput
-from sdpakit.ptxemu.windows import ALLOCATED, CONSTANT, GLOBAL_BASE, INITIALISED, PRESENT
 from sdpakit.ptxemu.program import Parameter, Program
 from sdpakit.ptxemu.scalars import Array
+from sdpakit.ptxemu.windows import ALLOCATED, CONSTANT, GLOBAL_BASE, INITIALISED, PRESENT
+
+# Memory of drivers begins at multiples of it; that of NumPy, which is not, is placed as if it did.
+_ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
 class Output:
-    """An array that a kernel writes: its memory starts uninitialised, and every byte must be written."""
+    """An array that a kernel has to write whole; what it holds before cannot be read.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        Where the results go.
+    """
 
     array: Array
+
+
+class Pointer(int):
+    """The address of an array, which no other argument may take by mistake."""
 
 
 @dataclass(frozen=True)
-class _Bound:
-    """An array with its place on the device; `name` is what messages call it."""
+class Named:
+    """An array among the arguments; `name` is what messages call it."""
 
-    array: Array
     name: str
+    array: Array
     is_output: bool
-    address: int
 
-    def on(self, memory: Array) -> Array:
-        """Return the bytes of the array's elements in the arena or its state, shape (..., itemsize)."""
+    @property
+    def label(self) -> str:
+        """The name with type and shape."""
+        return f"{self.name} ({self.array.dtype}{[*self.array.shape]})"
+
+    @property
+    def owner(self) -> tuple[int, int]:
+        """First and last address of the memory that the array is a view of."""
         array = self.array
-        return np.ndarray(
-            (*array.shape, array.itemsize),
-            np.uint8,
-            memory.data,
-            self.address - GLOBAL_BASE,
-            (*array.strides, 1),
-        )
+        while isinstance(array.base, np.ndarray):
+            array = array.base
+        return byte_bounds(array)
 
 
 class ArgumentArrays:
     """The arrays among the arguments, copied to a device.
 
-    Arrays that share memory on the host share it there, at the same distances; bytes between the
-    elements of a strided view are nobody's. An array that may not be written on the host may not be
-    written there.
+    Arrays that share memory on the host share it there. Bytes between the elements of a strided view
+    are nobody's, and an array that may not be written on the host may not be written there.
     """
 
-    def __init__(self, device: Device, arrays: Sequence[tuple[str, Array, bool]]) -> None:
+    def __init__(self, device: Device, arrays: Iterable[Named]) -> None:
         self._device = device
-        self._bound: list[_Bound] = []
-        for group in _sharing([array for _, array, _ in arrays]):
-            low = min(byte_bounds(arrays[index][1])[0] for index in group)
-            high = max(byte_bounds(arrays[index][1])[1] for index in group)
-            root = min(byte_bounds(_owner(arrays[index][1]))[0] for index in group)
-            label = " and ".join(dict.fromkeys(_label(*arrays[index]) for index in group))
-            begin = device.reserve(high - low, label, phase=(low - root) % 256)
-            for index in group:
-                name, array, is_output = arrays[index]
-                address = begin + array.ctypes.data - low
-                self._bound.append(_Bound(array, name, is_output, address))
-        self._addresses = {id(bound.array): bound.address for bound in self._bound}
+        self._addresses: dict[int, int] = {}
+        self._reserved: list[int] = []
+        self._arrays = list(arrays)
+        for group in _sharing(self._arrays):
+            self._place(group)
         self._copy_in()
 
-    def _copy_in(self) -> None:
-        arena, states = self._device.arena, self._device.arena_state
-        # Where arrays share memory, one with values makes it initialised and one to write makes it writeable.
-        for bound in sorted(self._bound, key=_precedence):
-            if bound.is_output:
-                bound.on(states)[...] = ALLOCATED
-            else:
-                bound.on(arena)[...] = _bytes(bound.array)
-                bound.on(states)[...] = PRESENT if bound.array.flags.writeable else CONSTANT
+    def _place(self, group: Sequence[Named]) -> None:
+        bounds = [byte_bounds(named.array) for named in group]
+        low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+        begin = min(named.owner[0] for named in group)
+        label = " and ".join(dict.fromkeys(named.label for named in group))
+        size = max(high - low, 0)
+        address = self._device.reserve(size, label, phase=(low - begin) % _ALIGNMENT)
+        self._reserved.append(address)
+        for named in group:
+            self._addresses[id(named.array)] = address + named.array.ctypes.data - low
 
-    def address(self, array: Array) -> int:
-        """Return where an array of the arguments lies."""
-        return self._addresses[id(array)]
+    def _copy_in(self) -> None:
+        # Where arrays share memory, values make it initialised, and one to be written writeable.
+        for named in sorted(self._arrays, key=_precedence):
+            states = self._elements(named.array, self._device.arena_state)
+            if named.is_output:
+                states[...] = ALLOCATED
+                continue
+            raw = np.ascontiguousarray(named.array).reshape(*named.array.shape, 1)
+            self._elements(named.array, self._device.arena)[...] = raw.view(np.uint8)
+            states[...] = PRESENT if named.array.flags.writeable else CONSTANT
+
+    def _elements(self, array: Array, memory: Array) -> Array:
+        """Return an array's bytes in the arena, or their states, shape (..., itemsize), no copy."""
+        offset = self._addresses[id(array)] - GLOBAL_BASE
+        shape, strides = (*array.shape, array.itemsize), (*array.strides, 1)
+        return np.ndarray(shape, np.uint8, memory.data, offset, strides)
+
+    def address(self, array: Array) -> Pointer:
+        """Return where an array is."""
+        return Pointer(self._addresses[id(array)])
+
+    def constant(self, label: str, contents: bytes) -> Pointer:
+        """Return where bytes are that the kernel can read."""
+        address = self._device.reserve(len(contents), label)
+        self._reserved.append(address)
+        self._device.bytes(address, len(contents))[...] = np.frombuffer(contents, np.uint8)
+        self._device.state(address, len(contents))[...] = CONSTANT
+        return Pointer(address)
 
     def check_outputs(self) -> None:
-        """Raise if a byte of an output was not written."""
-        for bound in self._bound:
-            if not bound.is_output:
+        """Raise if an element of an output was not written, or not whole."""
+        for named in self._arrays:
+            if not named.is_output:
                 continue
-            missing = ~((bound.on(self._device.arena_state) & INITIALISED) != 0).all(axis=-1)
+            states = self._elements(named.array, self._device.arena_state)
+            missing = (states & INITIALISED == 0).any(axis=-1)
             if missing.any():
-                first = tuple(int(i) for i in np.argwhere(missing)[0])
+                first = tuple(np.argwhere(missing)[0].tolist())
                 raise UnwrittenOutput(
-                    f"{int(missing.sum())} of {missing.size} elements of {bound.name} were not "
+                    f"{int(missing.sum())} of {missing.size} elements of {named.label} were not "
                     f"written, the first at index {first}",
-                    "Write every element, or pass the array itself instead of an Output if what it "
-                    "holds should stay.",
+                    "Write every element; if what the array holds should stay, pass it as it is, "
+                    "not as an Output.",
                 )
 
     def copy_back(self) -> None:
-        """Copy what the kernel left to the arrays that may be written."""
-        for bound in self._bound:
-            if bound.array.flags.writeable:
-                raw = np.ascontiguousarray(bound.on(self._device.arena))
-                bound.array[...] = raw.view(bound.array.dtype)[..., 0]
+        """Copy what the kernel left to all arrays that may be written."""
+        for named in self._arrays:
+            if named.array.flags.writeable:
+                raw = np.ascontiguousarray(self._elements(named.array, self._device.arena))
+                named.array[...] = raw.view(named.array.dtype)[..., 0]
+
+    def release(self) -> None:
+        """Give their memory on the device back."""
+        for address in self._reserved:
+            self._device.free(address)
 
 
-def _precedence(bound: _Bound) -> int:
-    return 0 if bound.is_output else 1 + bool(bound.array.flags.writeable)
+def _precedence(named: Named) -> int:
+    return 0 if named.is_output else 1 + bool(named.array.flags.writeable)
 
 
-def _bytes(array: Array) -> Array:
-    """Return the bytes of each element, shape (..., itemsize)."""
-    return np.ascontiguousarray(array).reshape(*array.shape, 1).view(np.uint8)
-
-
-def _label(name: str, array: Array, _: bool) -> str:
-    return f"{name} ({array.dtype}{list(array.shape)})"
-
-
-def _owner(array: Array) -> Array:
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
-
-
-def _sharing(arrays: Sequence[Array]) -> Iterator[list[int]]:
-    """Yield the indices of arrays that are views of the same memory, or of memory that overlaps."""
-    spans = sorted((*byte_bounds(_owner(array)), index) for index, array in enumerate(arrays))
-    group: list[int] = []
+def _sharing(arrays: Sequence[Named]) -> Iterator[list[Named]]:
+    """Yield the arrays that are views of the same memory, or of memory that overlaps."""
+    group: list[Named] = []
     end = 0
-    for low, high, index in spans:
+    for named in sorted(arrays, key=lambda named: named.owner):
+        low, high = named.owner
         if group and low >= end:
             yield group
             group = []
         end = max(end, high) if group else high
-        group.append(index)
+        group.append(named)
     if group:
         yield group
 
 
-def parameter_block(program: Program, values: Sequence[int | Array | bytes | Any]) -> bytes:
-    """Return the parameter block for values in the order of the program's parameters."""
-    if len(values) != len(program.parameters):
+def parameter_block(
+    program: Program, args: Sequence[Any], value: Callable[[Parameter, Any], Any]
+) -> bytes:
+    """Return the parameter block.
+
+    Parameters
+    ----------
+    program : Program
+        Which has parameters.
+    args : sequence
+        One for each of them.
+    value : callable
+        Gives the address of an array, and the bytes of a tensor map, for a parameter and argument.
+
+    Raises
+    ------
+    LaunchError
+        If there are not as many, or one is not of its parameter's type or range.
+    """
+    if len(args) != len(program.parameters):
+        wanted = ", ".join(_kind(parameter) for parameter in program.parameters)
         raise LaunchError(
-            f"{program.name} takes {len(program.parameters)} arguments "
-            f"({_signature(program)}), got {len(values)}; pass one for each parameter"
+            f"{program.name} has {len(program.parameters)} parameters ({wanted}), but got "
+            f"{len(args)} arguments; pass one for each"
         )
     block = bytearray(program.parameter_bytes)
-    for index, (parameter, value) in enumerate(zip(program.parameters, values, strict=True)):
-        block[parameter.offset : parameter.offset + parameter.size] = _encode(
-            f"argument {index} of {program.name} ({parameter.name})", parameter, value
-        )
+    for index, (parameter, given) in enumerate(zip(program.parameters, args, strict=True)):
+        encoded = _Encoder(program, index, parameter).encode(value(parameter, given))
+        block[parameter.offset : parameter.offset + parameter.size] = encoded
     return bytes(block)
-
-
-def _signature(program: Program) -> str:
-    return ", ".join(_kind(parameter) for parameter in program.parameters)
 
 
 def _kind(parameter: Parameter) -> str:
     return parameter.type.name if parameter.type else f"{parameter.size} bytes"
 
 
-def _encode(what: str, parameter: Parameter, value: Any) -> bytes:
-    """Return the bytes of one argument; arrays and tensor maps are addresses or bytes by now."""
-    if isinstance(value, (bytes, bytearray, np.void)):
-        raw = bytes(value)
-        if len(raw) != parameter.size:
-            raise LaunchError(f"{what} has {parameter.size} bytes, got {len(raw)}; pass as many")
-        return raw
-    kind = parameter.type
-    if kind is None:
-        if isinstance(value, np.generic) and value.nbytes == parameter.size:
-            return value.tobytes()
+@dataclass(frozen=True)
+class _Encoder:
+    """Turns one argument into the bytes of its parameter."""
+
+    program: Program
+    index: int
+    parameter: Parameter
+
+    def encode(self, value: Any) -> bytes:
+        kind, size = self.parameter.type, self.parameter.size
+        if isinstance(value, (bytes, bytearray)):
+            if len(value) != size:
+                self._refuse(f"got {len(value)} bytes", f"pass {size}")
+            return bytes(value)
+        if kind is None or (kind.kind in {"bits", "packed"} and _is_other_scalar(value)):
+            return self._same_size(value)
+        if kind.kind == "float":
+            return self._float(kind.value, value)
+        return self._integer(value)
+
+    def _refuse(self, what: str, remedy: str) -> NoReturn:
         raise LaunchError(
-            f"{what} is a struct of {parameter.size} bytes, got {type(value).__name__} {value!r}; "
-            "pass bytes, or a NumPy scalar of that size"
+            f"argument {self.index} of {self.program.name} ({self.parameter.name}) is "
+            f"{_kind(self.parameter)}, but {what}; {remedy}"
         )
-    if kind.name == "bf16" or kind.kind == "packed":
-        return _encode_bits(what, parameter, value)
-    if kind.kind == "float":
-        return _encode_float(what, kind.name, kind.value, value)
-    if isinstance(value, (float, np.floating)):
-        return _encode_bits(what, parameter, value)
-    return _encode_integer(what, kind.name, kind.bits, value)
 
-
-def _encode_bits(what: str, parameter: Parameter, value: Any) -> bytes:
-    """A NumPy scalar of another kind but the same width passes as its bits."""
-    if isinstance(value, np.generic) and value.nbytes == parameter.size:
+    def _same_size(self, value: Any) -> bytes:
+        """A NumPy scalar of the same size passes as its bits."""
+        if not isinstance(value, np.generic) or value.nbytes != self.parameter.size:
+            self._refuse(
+                f"got {_shown(value)}",
+                f"pass {self.parameter.size} bytes, or a NumPy scalar of that size",
+            )
         return value.tobytes()
-    raise LaunchError(
-        f"{what} is {_kind(parameter)}, got {type(value).__name__} {value!r}; pass an int, or a "
-        f"NumPy scalar of {parameter.size} bytes whose bits are meant"
-    )
+
+    def _float(self, dtype: np.dtype[Any], value: Any) -> bytes:
+        if not isinstance(value, (float, np.floating)):
+            hint = "a float"
+            if isinstance(value, (int, np.integer)) and not isinstance(value, Pointer):
+                hint = repr(float(value))
+            self._refuse(f"got {_shown(value)}", f"pass {hint}")
+        with np.errstate(over="ignore"):
+            cast = dtype.type(value)
+        if math.isfinite(value) and not math.isfinite(cast):
+            self._refuse(f"{value!r} is too large for it", f"pass at most {np.finfo(dtype).max}")
+        return bytes(cast.tobytes())
+
+    def _integer(self, value: Any) -> bytes:
+        assert self.parameter.type is not None
+        bits, name = self.parameter.type.bits, self.parameter.type.name
+        if not isinstance(value, (int, np.integer, np.bool_)):
+            hint = "an int, an array or an address" if bits == 64 else "an int"
+            self._refuse(f"got {_shown(value)}", f"pass {hint}")
+        if isinstance(value, Pointer) and bits != 64:
+            self._refuse(
+                "got an array, which is a pointer of 64 bits",
+                "check the order of the arguments; pass a number by value as an int",
+            )
+        number = int(value)
+        # Compilers declare parameters that are signed in the source as unsigned, so negative numbers
+        # pass for both; large ones pass unless the parameter says it is signed.
+        low, high = -(1 << bits - 1), (1 << bits - name.startswith("s")) - 1
+        if not low <= number <= high:
+            self._refuse(f"{number} is out of its range", f"pass {low} to {high}")
+        return (number & (1 << bits) - 1).to_bytes(bits // 8, "little")
 
 
-def _encode_float(what: str, name: str, dtype: np.dtype[Any], value: Any) -> bytes:
-    if not isinstance(value, (float, np.floating)):
-        raise LaunchError(
-            f"{what} is {name}, got {type(value).__name__} {value!r}; pass a float, as in "
-            f"{_float_hint(value)}"
-        )
-    with np.errstate(over="ignore"):
-        cast = dtype.type(value)
-    if math.isfinite(value) and not np.isfinite(cast):
-        raise LaunchError(
-            f"{what} is {name}, and {value!r} is out of its range; pass a value of at most "
-            f"{np.finfo(dtype).max!s} in size"
-        )
-    return bytes(cast.tobytes())
+def _is_other_scalar(value: Any) -> bool:
+    return isinstance(value, np.generic) and not isinstance(value, (np.integer, np.bool_))
 
 
-def _float_hint(value: Any) -> str:
-    return f"{float(value)!r}" if isinstance(value, (int, np.integer)) else "1.0"
-
-
-def _encode_integer(what: str, name: str, bits: int, value: Any) -> bytes:
-    if not isinstance(value, (int, np.integer, np.bool_)):
-        raise LaunchError(
-            f"{what} is {name}, got {type(value).__name__} {value!r}; pass an int"
-            + (", or an array or device pointer" if bits == 64 else "")
-        )
-    number = int(value)
-    # Compilers declare signed parameters as unsigned ones, so both readings of the bits are allowed
-    # unless the parameter says it is signed.
-    high = 1 << (bits - 1 if name.startswith("s") else bits)
-    low = -(1 << (bits - 1))
-    if not low <= number < high:
-        raise LaunchError(f"{what} is {name}, and {number} is not in {low} to {high - 1}")
-    return (number & ((1 << bits) - 1)).to_bytes(bits // 8, "little")
+def _shown(value: Any) -> str:
+    if isinstance(value, Pointer):
+        return "an array, which is a pointer"
+    return f"{type(value).__name__} {value!r}"

@@ -52,6 +52,14 @@ class GlobalAccess:
             fill(states, offsets, width, PRESENT)
         return offsets
 
+    def update(self, ins: Instruction, lanes: Lanes, addresses: Offsets, width: int) -> Offsets:
+        """For an atomic access: as for a read and a write."""
+        offsets = self._locate(ins, lanes, addresses, width)
+        if not all_equal(self._machine.device.arena_state, offsets, width, PRESENT):
+            self._check_write(ins, lanes, addresses, width)
+            self._check_read(ins, lanes, addresses, width)
+        return offsets
+
     def read_const(self, ins: Instruction, lanes: Lanes, addresses: Offsets, width: int) -> Offsets:
         """For a read of a constant: bounds, alignment."""
         offsets = self._locate(ins, lanes, addresses, width)

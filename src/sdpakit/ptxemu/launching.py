@@ -1,34 +1,51 @@
-"""Launching: limits, arguments, batches of blocks."""
+"""Launches: from arrays and sizes to batches of blocks, and back."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from sdpakit.ptxemu.arguments import ArgumentArrays, Output, parameter_block
+from sdpakit.ptxemu.arguments import ArgumentArrays, Named, Output, Pointer, parameter_block
 from sdpakit.ptxemu.checks import Checks
 from sdpakit.ptxemu.counters import Counters
 from sdpakit.ptxemu.device import Device
 from sdpakit.ptxemu.errors import LaunchError
+from sdpakit.ptxemu.limits import Sizes, launch_shape
 from sdpakit.ptxemu.machine import LaunchShape, Machine
-from sdpakit.ptxemu.program import Program
+from sdpakit.ptxemu.module import Module, parse
+from sdpakit.ptxemu.planning import Plan, plan
+from sdpakit.ptxemu.program import Parameter, Program
+from sdpakit.ptxemu.scheduler import run
+from sdpakit.ptxemu.tensormap import TensorMap
 
-Code: TypeAlias = Any
-Sizes: TypeAlias = int | Sequence[int]
+Code: TypeAlias = str | Module | Program
 
-# Lanes in step cost little more than one, but their registers and shared memory take room.
+# More lanes in one step cost little, but each block has its registers and shared memory.
 _MOST_BLOCKS = 64
 _BATCH_BYTES = 256 << 20
+# What a byte of shared memory takes: itself, its state, and who touched it last.
+_SHARED_COST = 16
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a launch did."""
+    """What a launch did.
 
+    Attributes
+    ----------
+    entry : str
+        Which kernel.
+    counters : Counters
+        What it executed and accessed.
+    """
+
+    entry: str
     counters: Counters
 
 
@@ -42,104 +59,162 @@ def launch(
     shared: int = 0,
     cluster: Sizes = (1, 1, 1),
     checks: Checks | None = None,
+    profile: bool = False,
+    device: Device | None = None,
 ) -> Report:
-    """Run a kernel on NumPy arrays."""
-    return launch_on(
-        Device(), code, grid, block, args,
-        entry=entry, shared=shared, cluster=cluster, checks=checks,
-    )  # fmt: skip
+    """Run a kernel.
 
+    Parameters
+    ----------
+    code : str, Module or Program
+        PTX, or what `parse` made of it.
+    grid, block : int or sequence of int
+        How many blocks, and threads of a block; x first, up to three sizes.
+    args : sequence
+        One for each parameter. A NumPy array is a pointer: it is copied to the device, and back when
+        the launch succeeded, if it may be written; views of the same memory share it there. An
+        `Output` is one that starts uninitialised and must be written whole. A Python or NumPy number
+        is passed by value and must be in range; bytes are a struct by value. A `TensorMap` is the 128
+        bytes of one, or a pointer to them.
+    entry : str, optional
+        Which kernel of the module; not needed if it has one only.
+    shared : int
+        Bytes of dynamic shared memory.
+    cluster : int or sequence of int
+        Blocks of a cluster.
+    checks : Checks, optional
+        What to check; everything by default.
+    profile : bool
+        Whether to count accesses to memory: bank conflicts, sectors.
+    device : Device, optional
+        Where; a new one by default.
 
-def launch_on(
-    device: Device,
-    code: Code,
-    grid: Sizes,
-    block: Sizes,
-    args: Sequence[Any],
-    *,
-    entry: str | None = None,
-    shared: int = 0,
-    cluster: Sizes = (1, 1, 1),
-    checks: Checks | None = None,
-) -> Report:
-    """Run a kernel on a device."""
-    from sdpakit.ptxemu.scheduler import Scheduler
+    Returns
+    -------
+    Report
+        With counters.
 
+    Raises
+    ------
+    LaunchError
+        If arguments or sizes do not fit the kernel.
+    KernelFault
+        What the kernel did wrong; no array is changed then.
+    """
     program = find_program(code, entry)
-    shape = LaunchShape(_three(grid), _three(block), _three(cluster), shared)
-    checks = checks or Checks()
-    arrays = [
-        (f"argument {index}", value.array, True)
-        if isinstance(value, Output)
-        else (f"argument {index}", value, False)
-        for index, value in enumerate(args)
-        if isinstance(value, (np.ndarray, Output))
-    ]
-    bound = ArgumentArrays(device, arrays)
-    values = [
-        bound.address(value.array if isinstance(value, Output) else value)
-        if isinstance(value, (np.ndarray, Output))
-        else value
-        for value in args
-    ]
-    parameters = parameter_block(program, values)
-    counters = Counters()
-    scheduler = Scheduler(program)
-    for blocks in _batches(program, shape):
-        scheduler.run(Machine(program, shape, blocks, device, parameters, checks, counters))
-    if checks.unwritten:
-        bound.check_outputs()
-    bound.copy_back()
-    return Report(counters)
+    shape = launch_shape(program, grid, block, cluster, shared)
+    device, checks = device or Device(), checks or Checks()
+    counters = Counters(accesses=profile)
+    arrays = ArgumentArrays(device, _arrays(args))
+    try:
+        parameters = parameter_block(program, args, partial(_value, arrays))
+        planned = _plans.of(program)
+        for blocks in _batches(program, shape):
+            run(Machine(program, shape, blocks, device, parameters, checks, counters), planned)
+        if checks.unwritten:
+            arrays.check_outputs()
+        arrays.copy_back()
+    finally:
+        arrays.release()
+    return Report(program.name, counters)
+
+
+class _Plans:
+    """Plans of the programs launched last; each keeps its program, and so its identity."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._plans = most, dict[int, Plan]()
+
+    def of(self, program: Program) -> Plan:
+        """Return the plan of a program."""
+        found = self._plans.pop(id(program), None) or plan(program)
+        self._plans[id(program)] = found
+        if len(self._plans) > self._most:
+            del self._plans[next(iter(self._plans))]
+        return found
+
+
+_plans = _Plans(most=16)
+
+
+@lru_cache(maxsize=16)
+def _parsed(ptx: str) -> Module:
+    return parse(ptx)
 
 
 def find_program(code: Code, entry: str | None) -> Program:
-    """Return the program of an entry of PTX text, a module, or a program as it is."""
+    """Return the program of an entry.
+
+    Raises
+    ------
+    LaunchError
+        If there is no such entry, or several and no name.
+    """
     if isinstance(code, Program):
+        if entry not in {None, code.name}:
+            raise LaunchError(f"the program is {code.name}, not {entry}; pass its module instead")
         return code
-    from sdpakit.ptxemu.module import parse
-
-    module = parse(code) if isinstance(code, str) else code
-    names = list(module.entries)
-    if entry is None and len(names) == 1:
-        return module.program(names[0])
-    if entry not in names:
+    if not isinstance(code, (str, Module)):
         raise LaunchError(
-            f"no entry {entry!r}; the module has {names}; name one of them (`entry=`)"
+            f"got {type(code).__name__} for the code; pass PTX as str, or what parse returned"
         )
-    return module.program(entry)
+    return (_parsed(code) if isinstance(code, str) else code).program(entry)
 
 
-def _three(sizes: Sizes) -> tuple[int, int, int]:
-    given = (sizes,) if isinstance(sizes, int) else tuple(sizes)
-    x, y, z = (*given, 1, 1)[:3]
-    return x, y, z
+def _array(value: Any) -> Any:
+    """Return the array that an argument is or has, else the argument."""
+    if isinstance(value, Output):
+        return value.array
+    return value.base if isinstance(value, TensorMap) else value
+
+
+def _arrays(args: Sequence[Any]) -> Iterator[Named]:
+    for index, value in enumerate(args):
+        is_output, array = isinstance(value, Output), _array(value)
+        if isinstance(array, np.ndarray):
+            if array.dtype.hasobject:
+                raise LaunchError(f"argument {index} holds Python objects; pass numbers")
+            yield Named(f"argument {index}", array, is_output)
+        elif is_output:
+            raise LaunchError(
+                f"argument {index} is an Output of {type(array).__name__}; give it a NumPy array"
+            )
+
+
+def _value(arrays: ArgumentArrays, parameter: Parameter, value: Any) -> bytes | Pointer | Any:
+    """Return an argument with addresses for arrays, and for tensor maps their bytes."""
+    array = _array(value)
+    address = arrays.address(array) if isinstance(array, np.ndarray) else array
+    if not isinstance(value, TensorMap):
+        return address
+    encoded = value.encode(address)
+    if parameter.size == len(encoded):
+        return encoded
+    return arrays.constant(f"the tensor map for {parameter.name}", encoded)
 
 
 def _batches(program: Program, shape: LaunchShape) -> Iterator[list[tuple[int, int, int]]]:
-    """Yield the blocks of each batch: clusters whole, in the order of ranks."""
-    clusters = [range(0, size, step) for size, step in zip(shape.grid, shape.cluster, strict=True)]
-    inside = [
-        (x, y, z)
-        for z in range(shape.cluster[2])
-        for y in range(shape.cluster[1])
-        for x in range(shape.cluster[0])
-    ]
-    batch: list[tuple[int, int, int]] = []
-    most = max(_most_blocks(program, shape) // len(inside), 1) * len(inside)
-    for cz in clusters[2]:
-        for cy in clusters[1]:
-            for cx in clusters[0]:
-                batch += [(cx + x, cy + y, cz + z) for x, y, z in inside]
-                if len(batch) >= most:
-                    yield batch
-                    batch = []
-    if batch:
-        yield batch
+    """Yield the blocks of each batch: whole clusters, each in the order of ranks."""
+    inside = list(_positions(shape.cluster))
+    at_once = max(_most_blocks(program, shape) // len(inside), 1)
+    steps = tuple(size // step for size, step in zip(shape.grid, shape.cluster, strict=True))
+    clusters = _positions(steps)
+    while chosen := list(itertools.islice(clusters, at_once)):
+        yield [
+            (x * shape.cluster[0] + i, y * shape.cluster[1] + j, z * shape.cluster[2] + k)
+            for x, y, z in chosen
+            for i, j, k in inside
+        ]
+
+
+def _positions(sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield all positions, x fastest."""
+    for z, y, x in itertools.product(*(range(size) for size in reversed(sizes))):
+        yield x, y, z
 
 
 def _most_blocks(program: Program, shape: LaunchShape) -> int:
     registers = sum(kind.size for kind in program.registers)
-    memory = program.dynamic_shared_start + shape.dynamic_shared
-    needed = shape.threads * (registers + program.local_bytes) + 16 * memory
-    return min(_MOST_BLOCKS, max(_BATCH_BYTES // max(needed, 1), 1), math.prod(shape.grid))
+    shared = program.dynamic_shared_start + shape.dynamic_shared
+    block = shape.threads * (registers + 2 * program.local_bytes) + _SHARED_COST * shared
+    return min(_MOST_BLOCKS, max(_BATCH_BYTES // max(block, 1), 1), math.prod(shape.grid))

@@ -55,6 +55,8 @@ class Memory:
         From the shared memory of one block to that of the next.
     shared_bytes : int
         How much of a block's `stride` is its own.
+    everywhere : GlobalAccess
+        Global memory; `read_global` and `write_global` are two of its methods.
     frames : LocalFrames
         Local memory.
     parameters : ParameterBlock
@@ -75,9 +77,8 @@ class Memory:
         self._bases = (machine.lane_block * self.stride).astype(np.int64)
         self.frames = LocalFrames(machine)
         self.parameters = ParameterBlock(machine)
-        access = GlobalAccess(machine)
-        self.read_global, self.write_global = access.read, access.write
-        self.read_const = access.read_const
+        self.everywhere = GlobalAccess(machine)
+        self.read_global, self.write_global = self.everywhere.read, self.everywhere.write
         self.spaces = spaces_of(machine, self)
         # Loads the variables, too: a device must not get new memory in the middle of a launch.
         self._data = machine.device.module_address(program)
@@ -177,11 +178,12 @@ class Memory:
         self._machine.races.write(ins, lanes, offsets, width)
         return offsets
 
-    def meet_shared(
+    def update_shared(
         self, ins: Instruction, lanes: Lanes, addresses: Offsets, width: int
     ) -> Offsets:
-        """Return the same for an access that may meet others: atomic, volatile, acquire, release."""
+        """Return what `locate_shared` does, for an atomic access: checks as for a read."""
         offsets = self.locate_shared(ins, lanes, addresses, width)
+        self.check_read(ins, lanes, offsets, width)
         self._machine.races.atomic(ins, lanes, offsets, width)
         return offsets
 

@@ -34,11 +34,12 @@ Locator: TypeAlias = "Callable[[Instruction, Lanes, Offsets, int], Offsets]"
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """One state space: how to get its bytes, and how to locate what is read and written."""
+    """One state space: how to get its bytes; how to locate what is read, written, or both at once."""
 
     memory: Callable[[], Array]
     read: Locator
     write: Locator
+    update: Locator
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,9 @@ _WINDOWS = {
     PARAM_BASE >> WINDOW_SHIFT: ("param", PARAM_BASE),
 }
 
-# Accesses of these kinds are meant to meet others of them, so they do not race among themselves.
-_MEETING = ("volatile", "relaxed", "acquire", "release", "mmio")
-
 
 def spaces_of(machine: Machine, memory: Memory) -> dict[str, Space]:
-    """Return the spaces of a batch, by name; ``meeting`` is shared memory for atomic accesses."""
+    """Return the spaces of a batch, by name."""
 
     def refuse(ins: Instruction, lanes: Lanes, addresses: Offsets, width: int) -> Offsets:
         raise machine.fault(
@@ -74,24 +72,28 @@ def spaces_of(machine: Machine, memory: Memory) -> dict[str, Space]:
             "Copy parameters and constants to registers or to local memory to change them.",
         )
 
-    def meet_to_read(ins: Instruction, lanes: Lanes, addresses: Offsets, width: int) -> Offsets:
-        offsets = memory.meet_shared(ins, lanes, addresses, width)
-        memory.check_read(ins, lanes, offsets, width)
-        return offsets
+    def no_atomics(ins: Instruction, lanes: Lanes, addresses: Offsets, width: int) -> Offsets:
+        raise machine.fault(
+            OutOfBounds,
+            ins,
+            lanes,
+            f"an atomic access at address {int(addresses[0]):#x}, which is not in global or shared "
+            "memory",
+            "Use ordinary loads and stores on what a thread has for itself.",
+        )
 
-    def meet_to_write(ins: Instruction, lanes: Lanes, addresses: Offsets, width: int) -> Offsets:
-        offsets = memory.meet_shared(ins, lanes, addresses, width)
-        memory.check_write(ins, lanes, offsets, width)
-        return offsets
+    def arena() -> Array:
+        return machine.device.arena
 
-    frames, parameters = memory.frames, memory.parameters
+    frames, parameters, everywhere = memory.frames, memory.parameters, memory.everywhere
     return {
-        "global": Space(lambda: machine.device.arena, memory.read_global, memory.write_global),
-        "const": Space(lambda: machine.device.arena, memory.read_const, refuse),
-        "shared": Space(lambda: memory.shared, memory.read_shared, memory.write_shared),
-        "meeting": Space(lambda: memory.shared, meet_to_read, meet_to_write),
-        "local": Space(lambda: frames.memory, frames.read, frames.write),
-        "param": Space(lambda: parameters.memory, parameters.read, refuse),
+        "global": Space(arena, everywhere.read, everywhere.write, everywhere.update),
+        "const": Space(arena, everywhere.read_const, refuse, no_atomics),
+        "shared": Space(
+            lambda: memory.shared, memory.read_shared, memory.write_shared, memory.update_shared
+        ),
+        "local": Space(lambda: frames.memory, frames.read, frames.write, no_atomics),
+        "param": Space(lambda: parameters.memory, parameters.read, refuse, no_atomics),
     }
 
 
@@ -100,12 +102,8 @@ class Access:
 
     def __init__(self, ins: Instruction) -> None:
         self._ins = ins
-        self._meets = ins.has(*_MEETING) or ins.opcode in {"atom", "red"}
         name = ins.space.split("::")[0]
-        self._name = None if name == "generic" else self._key(name)
-
-    def _key(self, name: str) -> str:
-        return "meeting" if self._meets and name == "shared" else name
+        self._name = None if name == "generic" else name
 
     def load(self, machine: Machine, lanes: Lanes, addresses: Offsets, width: int) -> Array:
         """Return `width` bytes at each address, as uint8 of shape (n, width)."""
@@ -161,4 +159,4 @@ class Access:
                 "the state space (as in ld.shared) where an address is of one.",
             )
         name, base = _WINDOWS[window]
-        return Part(chosen, lanes, machine.memory.spaces[self._key(name)], addresses - base)
+        return Part(chosen, lanes, machine.memory.spaces[name], addresses - base)
