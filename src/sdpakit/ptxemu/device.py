@@ -201,7 +201,9 @@ class Device:
             return f"{where}, which has {nearest.size} bytes"
         return where
 
-    def launch(self, code: Any, grid: Any, block: Any, args: Sequence[Any], **options: Any) -> Report:
+    def launch(
+        self, code: Any, grid: Any, block: Any, args: Sequence[Any], **options: Any
+    ) -> Report:
         """Launch a kernel on this device, as `sdpakit.ptxemu.launch` does on a new one.
 
         Its addresses may be among the arguments. Arrays among them are copied here and back.

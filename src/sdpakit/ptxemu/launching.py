@@ -19,9 +19,8 @@ from sdpakit.ptxemu.errors import LaunchError
 from sdpakit.ptxemu.limits import Sizes, launch_shape
 from sdpakit.ptxemu.machine import LaunchShape, Machine
 from sdpakit.ptxemu.module import Module, parse
-from sdpakit.ptxemu.planning import Plan, plan
 from sdpakit.ptxemu.program import Parameter, Program
-from sdpakit.ptxemu.scheduler import run
+from sdpakit.ptxemu.scheduler import Scheduler
 from sdpakit.ptxemu.tensormap import TensorMap
 
 Code: TypeAlias = str | Module | Program
@@ -108,9 +107,10 @@ def launch(
     arrays = ArgumentArrays(device, _arrays(args))
     try:
         parameters = parameter_block(program, args, partial(_value, arrays))
-        planned = _plans.of(program)
+        scheduler = _schedulers.of(program)
         for blocks in _batches(program, shape):
-            run(Machine(program, shape, blocks, device, parameters, checks, counters), planned)
+            machine = Machine(program, shape, blocks, device, parameters, checks, counters)
+            scheduler.run(machine)
         if checks.unwritten:
             arrays.check_outputs()
         arrays.copy_back()
@@ -119,22 +119,26 @@ def launch(
     return Report(program.name, counters)
 
 
-class _Plans:
-    """Plans of the programs launched last; each keeps its program, and so its identity."""
+class _Schedulers:
+    """Schedulers of the programs launched last, as making one takes as long as a small launch.
+
+    Programs are told apart by identity; to compare their instructions would take long, too.
+    """
 
     def __init__(self, most: int) -> None:
-        self._most, self._plans = most, dict[int, Plan]()
+        self._most = most
+        self._kept: dict[int, tuple[Program, Scheduler]] = {}
 
-    def of(self, program: Program) -> Plan:
-        """Return the plan of a program."""
-        found = self._plans.pop(id(program), None) or plan(program)
-        self._plans[id(program)] = found
-        if len(self._plans) > self._most:
-            del self._plans[next(iter(self._plans))]
-        return found
+    def of(self, program: Program) -> Scheduler:
+        """Return the scheduler of a program."""
+        found = self._kept.pop(id(program), None) or (program, Scheduler(program))
+        self._kept[id(program)] = found
+        if len(self._kept) > self._most:
+            del self._kept[next(iter(self._kept))]
+        return found[1]
 
 
-_plans = _Plans(most=16)
+_schedulers = _Schedulers(most=16)
 
 
 @lru_cache(maxsize=16)

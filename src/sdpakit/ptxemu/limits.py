@@ -119,7 +119,7 @@ def _check_cluster(program: Program, shape: LaunchShape) -> None:
 
 
 def _check_shared(program: Program, shared: int) -> None:
-    if not isinstance(shared, int) or shared < 0:
+    if shared < 0:
         raise LaunchError(f"shared is {shared!r}; give the bytes of dynamic shared memory")
     static = program.static_shared
     if static > _STATIC_SHARED:
