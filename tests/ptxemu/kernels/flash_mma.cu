@@ -14,10 +14,11 @@
 
 INLINE u32 chunk_offset(int row, int chunk) { return row * HEAD_DIM * 2 + ((chunk ^ (row & 7)) << 4); }
 
-// Start copying `rows` rows from `first` on; rows from `end` on become zeros.
-INLINE void load_tile(u32 to, const u16 *from, int rows, int first, int end, i64 stride) {
-  for (int i = threadIdx.x; i < rows * CHUNKS; i += THREADS) {
-    int row = i / CHUNKS, chunk = i % CHUNKS;
+// Start copying ROWS rows from `first` on; rows from `end` on become zeros.
+template <int ROWS> INLINE void load_tile(u32 to, const u16 *from, int first, int end, i64 stride) {
+#pragma unroll
+  for (int i = 0; i < ROWS * CHUNKS; i += THREADS) {
+    int row = (i + threadIdx.x) / CHUNKS, chunk = threadIdx.x % CHUNKS;
     bool inside = first + row < end;
     copy_async(to + chunk_offset(row, chunk), from + (inside ? first + row : 0) * stride + chunk * 8, inside);
   }
@@ -41,10 +42,10 @@ flash_mma(const u16 *__restrict__ q_all, const u16 *__restrict__ k_all, const u1
   if (causal) tiles = max(0, min(tiles, (first_row + BLOCK_M + diagonal + BLOCK_N - 1) / BLOCK_N));
 
   // Prologue: Q and the first K in one group, the first V in the next.
-  load_tile(q_tile, q, BLOCK_M, first_row, q_len, q_stride);
-  if (tiles > 0) load_tile(k_tiles, k, BLOCK_N, 0, kv_len, kv_stride);
+  load_tile<BLOCK_M>(q_tile, q, first_row, q_len, q_stride);
+  if (tiles > 0) load_tile<BLOCK_N>(k_tiles, k, 0, kv_len, kv_stride);
   copy_commit();
-  if (tiles > 0) load_tile(v_tiles, v, BLOCK_N, 0, kv_len, kv_stride);
+  if (tiles > 0) load_tile<BLOCK_N>(v_tiles, v, 0, kv_len, kv_stride);
   copy_commit();
 
   float acc[HEAD_DIM / 8][4] = {}, m[2] = {MINUS_INFINITY, MINUS_INFINITY}, l[2] = {0.f, 0.f};
@@ -64,7 +65,7 @@ flash_mma(const u16 *__restrict__ q_all, const u16 *__restrict__ k_all, const u1
         load_matrices(q_tile + chunk_offset(warp * 16 + (lane & 15), kk * 2 + (lane >> 4)), q_fragments[kk]);
     }
     if (tile + 1 < tiles)
-      load_tile(k_tiles + (~tile & 1) * TILE_BYTES, k, BLOCK_N, (tile + 1) * BLOCK_N, kv_len, kv_stride);
+      load_tile<BLOCK_N>(k_tiles + (~tile & 1) * TILE_BYTES, k, (tile + 1) * BLOCK_N, kv_len, kv_stride);
     copy_commit();
 
     // S = Q K^T
@@ -119,7 +120,7 @@ flash_mma(const u16 *__restrict__ q_all, const u16 *__restrict__ k_all, const u1
     copy_wait<1>();
     __syncthreads();
     if (tile + 1 < tiles)
-      load_tile(v_tiles + (~tile & 1) * TILE_BYTES, v, BLOCK_N, (tile + 1) * BLOCK_N, kv_len, kv_stride);
+      load_tile<BLOCK_N>(v_tiles + (~tile & 1) * TILE_BYTES, v, (tile + 1) * BLOCK_N, kv_len, kv_stride);
     copy_commit();
 
     // acc += P V

@@ -15,16 +15,16 @@ INLINE u32 b_offset(int row, int chunk) { return row * 128 + ((chunk ^ (row & 7)
 
 INLINE void load_step(u32 a_tile, u32 b_tile, const u16 *a, const u16 *b, int m, int n, int k, int first_k) {
 #pragma unroll
-  for (int i = threadIdx.x; i < TILE * 4; i += THREADS) {
-    const int row = blockIdx.y * TILE + i / 4, column = first_k + i % 4 * 8;
+  for (int j = 0; j < TILE * 4; j += THREADS) {
+    const int i = j + threadIdx.x, row = blockIdx.y * TILE + i / 4, column = first_k + i % 4 * 8;
     const bool inside = row < m && column < k;
-    copy_async(a_tile + a_offset(i / 4, i % 4), inside ? a + (i64)row * k + column : a, inside);
+    copy_async(a_tile + a_offset(i / 4, i % 4), a + (inside ? (i64)row * k + column : 0), inside);
   }
 #pragma unroll
-  for (int i = threadIdx.x; i < STEP * 8; i += THREADS) {
-    const int row = first_k + i / 8, column = blockIdx.x * TILE + i % 8 * 8;
+  for (int j = 0; j < STEP * 8; j += THREADS) {
+    const int i = j + threadIdx.x, row = first_k + i / 8, column = blockIdx.x * TILE + i % 8 * 8;
     const bool inside = row < k && column < n;
-    copy_async(b_tile + b_offset(i / 8, i % 8), inside ? b + (i64)row * n + column : b, inside);
+    copy_async(b_tile + b_offset(i / 8, i % 8), b + (inside ? (i64)row * n + column : 0), inside);
   }
 }
 
