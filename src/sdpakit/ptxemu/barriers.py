@@ -24,7 +24,7 @@ _RUNNING, _WAITING = 0, 1  # as in machine.py, which imports this module
 
 @dataclass(slots=True)
 class Reduction:
-    """What ``bar.red`` brings: a predicate of each lane, and what to do with the number of true ones.
+    """What ``bar.red`` brings: a predicate of each lane, and what to do when all are there.
 
     `deliver` gets the lanes that waited, how many predicates were true, and how many there were.
     """
@@ -37,7 +37,8 @@ class Reduction:
 class _Round:
     """One round of one barrier, from its first arrival to its completion.
 
-    `everyone` says that it is for all threads of the block that have not ended, else `needs` counts.
+    `everyone` says that it is for all threads of the block that have not ended; else `needs`
+    counts.
     """
 
     needs: int
@@ -55,8 +56,9 @@ class _Round:
 class NamedBarriers:
     """``bar`` and ``barrier``: barriers 0 to 15 of each block; `warps` and `clusters` have theirs.
 
-    A barrier with a count counts threads. A warp of which some threads have ended counts as 32 when the rest
-    arrives, as on the device, and so does the last warp of a block that is no multiple of 32.
+    A barrier with a count counts threads. A warp of which some threads have ended counts as 32 when
+    the rest arrives, as on the device, and so does the last warp of a block that is no multiple
+    of 32.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -75,7 +77,7 @@ class NamedBarriers:
         waits: bool,
         reduction: Reduction | None = None,
     ) -> None:
-        """Have lanes arrive at barriers (one number a lane, or one for all), and wait if `waits`."""
+        """Have lanes arrive at barriers (a number a lane, or one for all), and wait if `waits`."""
         self._check(ins, lanes, numbers, counts)
         if reduction is None and waits and self._all_at_once(lanes, numbers, counts):
             return
@@ -96,7 +98,7 @@ class NamedBarriers:
             self._complete((block, number))
 
     def settle(self) -> bool:
-        """Release barriers that the end of threads completed; return whether any lane runs again."""
+        """Release barriers that the end of threads completed; return whether any lane runs."""
         found = [self._complete(key) for key in list(self._rounds)]
         return any([*found, self.warps.settle(), self.clusters.settle()])
 
@@ -121,7 +123,7 @@ class NamedBarriers:
             raise self._machine.fault(BarrierMisuse, ins, lanes, problem, remedy, bad)
 
     def _all_at_once(self, lanes: Lanes, numbers: Array, counts: Array | None) -> bool:
-        """Complete barriers that all threads of their blocks reach together, the usual case, cheaply."""
+        """Complete barriers that whole blocks reach together, the usual case, cheaply."""
         machine = self._machine
         if self._rounds or (numbers != numbers[0]).any():
             return False
@@ -167,7 +169,7 @@ class NamedBarriers:
         return entered
 
     def _ended(self, warps: NDArray[np.intp], entered: _Round) -> int:
-        """Return how many threads of warps that arrive for the first time are not there any more."""
+        """Return how many threads of warps that are new to the round have ended."""
         machine = self._machine
         before = [machine.lane_warp[lanes] for lanes in entered.lanes]
         new = np.setdiff1d(warps, np.concatenate(before)) if before else warps
@@ -185,15 +187,24 @@ class NamedBarriers:
     ) -> None:
         """Raise if an arrival does not fit those before it."""
         if entered.needs != needs:
-            problem = f"barrier {number} is for {needs} threads here, but for {entered.needs} at line {entered.ins.line}"
+            problem = (
+                f"barrier {number} is for {needs} threads here, "
+                f"but for {entered.needs} at line {entered.ins.line}"
+            )
             remedy = "all threads that meet at a barrier must give the same count"
         elif entered.arrived > entered.needs:
-            problem = f"{entered.arrived} threads arrived at barrier {number}, which is for {entered.needs}"
+            problem = (
+                f"{entered.arrived} threads arrived at barrier {number}, "
+                f"which is for {entered.needs}"
+            )
             remedy = (
                 "give the barrier the number of all threads that arrive, or use another barrier"
             )
         elif entered.reduces != reduces:
-            problem = f"bar.red and bar.sync meet at barrier {number} (the other at line {entered.ins.line})"
+            problem = (
+                f"bar.red and bar.sync meet at barrier {number} "
+                f"(the other at line {entered.ins.line})"
+            )
             remedy = "let all threads of a round execute the same kind"
         else:
             return
@@ -220,7 +231,7 @@ class NamedBarriers:
 
 
 class WarpBarriers:
-    """``bar.warp.sync``: lanes wait until all lanes that they name, and that have not ended, wait too."""
+    """``bar.warp.sync``: lanes wait until all lanes that they name wait too, or have ended."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -281,7 +292,7 @@ class ClusterBarriers:
         self._passing: list[Any] = [None] * count
 
     def arrive(self, ins: Instruction, lanes: Lanes, *, releases: bool) -> None:
-        """Have lanes arrive; with `releases`, what they did before is ordered before what waits for it."""
+        """Have lanes arrive; `releases` orders what they did before what waits for them."""
         machine = self._machine
         self._refuse(
             ins, lanes, self._stage[lanes] != _AWAY, "arrives twice", "wait after each arrive"
@@ -313,7 +324,7 @@ class ClusterBarriers:
             self._site[int(cluster)] = ins
 
     def settle(self) -> bool:
-        """Complete the round of clusters of which all lanes have arrived; return whether any runs again."""
+        """Complete rounds that all lanes of a cluster arrived for; return whether any runs."""
         arrived = self._stage == _ARRIVED
         if not arrived.any():
             return False
@@ -340,8 +351,8 @@ class ClusterBarriers:
             arrived = int(np.count_nonzero(living & (self._stage == _ARRIVED)))
             ins = self._site[int(cluster)]
             lines.append(
-                f"cluster of block {first}: barrier.cluster has {arrived} of {int(living.sum())} threads; "
-                f"{int(np.count_nonzero(self._waits & mine))} wait at line {ins.line} ({ins.text})"
+                f"cluster of block {first}: barrier.cluster has {arrived} of "
+                f"{int(living.sum())} threads; {int(np.count_nonzero(self._waits & mine))} wait at line {ins.line} ({ins.text})"
             )
         return lines
 
@@ -372,6 +383,6 @@ def _who(machine: Machine, waiting: list[tuple[NDArray[np.intp], Instruction]]) 
     for lanes, ins in waiting:
         lines.setdefault(ins, []).append(lanes)
     return ", ".join(
-        f"{threads_in_words(machine, np.sort(np.concatenate(parts)))} wait at line {ins.line} ({ins.text})"
+        f"{threads_in_words(machine, np.concatenate(parts))} wait at line {ins.line} ({ins.text})"
         for ins, parts in lines.items()
     )

@@ -104,7 +104,7 @@ class MissingProxyFence(KernelFault):
 
 
 class AccumulatorInFlight(KernelFault):
-    """A register of a ``wgmma`` touched before it was waited for, or ``wgmma`` without its fence."""
+    """A register of a ``wgmma`` touched before its wait, or ``wgmma`` without its fence."""
 
     name = "accumulator"
 

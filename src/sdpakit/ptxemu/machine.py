@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Lanes: TypeAlias = slice | NDArray[np.intp]
 WARPGROUP = 4  # warps
 
-# What a register holds before it is written: a NaN in every float width, and a number that stands out.
+# What a register holds before it is written: a NaN in every width, and a number that stands out.
 _POISON = 0x7FF8DEAD7FC0DEAD
 
 RUNNING, WAITING, DONE = 0, 1, 2
@@ -68,7 +68,8 @@ class Machine:
     shape : LaunchShape
         Sizes of the launch.
     blocks : sequence of tuple of int
-        ``%ctaid`` of the blocks of this batch; blocks of a cluster stand together, in the order of their rank.
+        ``%ctaid`` of the blocks of this batch; blocks of a cluster stand together, in the order of
+        their rank.
     device : Device
         Global memory and tensor maps.
     parameters : bytes
@@ -85,8 +86,8 @@ class Machine:
     threads, warps : int
         Threads and warps of one block.
     lane_block, lane_thread, lane_warp : numpy.ndarray
-        Of each lane: its block in this batch, thread in the block, and warp in the batch (block times `warps`
-        plus warp in the block).
+        Of each lane: its block in this batch, thread in the block, and warp in the batch (block
+        times `warps` plus warp in the block).
     registers : list of numpy.ndarray
         By slot, one element a lane, in storage dtypes.
     state : numpy.ndarray
@@ -157,8 +158,9 @@ class Machine:
         """Return a special register of some lanes (uint64 or narrower, unsigned)."""
         values = self._specials.get(name)
         if values is None:
+            known = ", ".join(sorted(self._specials))
             raise UnsupportedInstruction(
-                f"the emulator has no special register {name}; it has {', '.join(sorted(self._specials))}"
+                f"the emulator has no special register {name}; it has {known}"
             )
         return values[lanes]
 

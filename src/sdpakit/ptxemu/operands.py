@@ -35,7 +35,7 @@ Writer: TypeAlias = "Callable[[Machine, Lanes, Array], None]"
 def read(operand: Operand, kind: ScalarType) -> Reader:
     """Return a reader of an operand as a type.
 
-    A register of another width is cut or extended with zeros, as ``ld``, ``st`` and ``cvt`` want it.
+    A register of another width is cut or extended with zeros, as ``ld``, ``st`` and ``cvt`` want.
     """
     match operand:
         case Register():
@@ -107,8 +107,9 @@ def write(operand: Operand, kind: ScalarType | None = None) -> Writer:
     operand : Operand
         A register, or ``_``.
     kind : ScalarType, optional
-        What the values are of. A wider register takes them extended: by their sign if the type is signed,
-        else by zeros, as ``ld`` and ``mul.wide`` do. Without it, values have the register's width.
+        What the values are of. A wider register takes them extended: by their sign if the type is
+        signed, else by zeros, as ``ld`` and ``mul.wide`` do. Without it, values have the
+        register's width.
     """
     if isinstance(operand, Sink):
         return lambda machine, lanes, values: None

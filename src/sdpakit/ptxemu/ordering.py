@@ -1,10 +1,10 @@
 """In which order the blocks of a program should run, so that lanes that part meet again.
 
-Of the lanes that can run, the scheduler picks those whose block has the lowest *rank*. Lanes meet again at
-the latest possible place if the rank of a block is above that of all blocks that lead to it. Loops
-have no such order, so the blocks of a loop stand together: what follows a loop waits until all lanes have
-left it. The head of a loop ranks last within the loop, which keeps lanes that are ahead from
-starting the next round while others are still in this one.
+Of the lanes that can run, the scheduler picks those whose block has the lowest *rank*. Lanes meet
+again as soon as they can if the rank of a block is above that of all blocks that lead to it. Loops
+have no such order, so the blocks of a loop stand together: what follows a loop waits until all
+lanes have left it. The head of a loop ranks last within the loop, which keeps lanes that are
+ahead from starting the next round while others are still in this one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _ordered(graph: Graph, entries: set[int]) -> list[int]:
             found.extend(component)
             continue
         inside = set(component)
-        # In at the head: what other nodes, or the caller, lead to; the first in the text if it is not clear.
+        # The head is where other nodes, or the caller, come in; of several, the first in the text.
         heads = {s for n, after in graph.items() if n not in inside for s in after} | entries
         head = min(inside & heads, default=min(inside))
         rest = {
@@ -78,41 +78,51 @@ def _components(graph: Graph) -> list[list[int]]:
     What stands later in the text is walked first, so that the reversed result is as close to the
     text as it can be.
     """
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    stack: list[int] = []
-    on_stack: set[int] = set()
-    found: list[list[int]] = []
-
-    def enter(node: int) -> tuple[int, Iterator[int]]:
-        index[node] = low[node] = len(index)
-        stack.append(node)
-        on_stack.add(node)
-        return node, iter(sorted(graph[node], reverse=True))
-
-    def leave(node: int) -> None:
-        if low[node] != index[node]:
-            return
-        cut = stack.index(node)
-        found.append(stack[cut:])
-        on_stack.difference_update(stack[cut:])
-        del stack[cut:]
-
+    walk = _Walk(graph)
     for root in sorted(graph, reverse=True):
-        if root in index:
-            continue
-        path = [enter(root)]
+        if root not in walk.index:
+            walk.from_root(root)
+    return walk.found
+
+
+class _Walk:
+    """The state of Tarjan's algorithm; without recursion, as programs have thousands of blocks."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.index: dict[int, int] = {}
+        self.low: dict[int, int] = {}
+        self.stack: list[int] = []
+        self.on_stack: set[int] = set()
+        self.found: list[list[int]] = []
+
+    def from_root(self, root: int) -> None:
+        path = [self.enter(root)]
         while path:
             node, after = path[-1]
             for successor in after:
-                if successor not in index:
-                    path.append(enter(successor))
+                if successor not in self.index:
+                    path.append(self.enter(successor))
                     break
-                if successor in on_stack:
-                    low[node] = min(low[node], index[successor])
+                if successor in self.on_stack:
+                    self.low[node] = min(self.low[node], self.index[successor])
             else:
                 path.pop()
                 if path:
-                    low[path[-1][0]] = min(low[path[-1][0]], low[node])
-                leave(node)
-    return found
+                    above = path[-1][0]
+                    self.low[above] = min(self.low[above], self.low[node])
+                self.leave(node)
+
+    def enter(self, node: int) -> tuple[int, Iterator[int]]:
+        self.index[node] = self.low[node] = len(self.index)
+        self.stack.append(node)
+        self.on_stack.add(node)
+        return node, iter(sorted(self.graph[node], reverse=True))
+
+    def leave(self, node: int) -> None:
+        if self.low[node] != self.index[node]:
+            return
+        cut = self.stack.index(node)
+        self.found.append(self.stack[cut:])
+        self.on_stack.difference_update(self.stack[cut:])
+        del self.stack[cut:]

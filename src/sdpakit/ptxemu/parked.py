@@ -22,8 +22,8 @@ class Parked:
     places : dict
         By (block, step in it): what is waited for there, and the lanes.
     ready : list of (int, int, numpy.ndarray)
-        Places and lanes that have all their company now; the scheduler takes them from here, and only
-        then sets their state.
+        Places and lanes that have all their company now; the scheduler takes them from here,
+        and only then sets their state.
     """
 
     def __init__(self, machine: Machine) -> None:

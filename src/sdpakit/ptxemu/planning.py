@@ -199,7 +199,7 @@ def _guarded(step: Step, guard: Guard | None) -> Step:
 
 
 def _together(ins: Instruction, at: int) -> Step:
-    """Return the step of an instruction; if it is one for a whole warp, it waits for all lanes of it."""
+    """Return the step of an instruction; one for a whole warp waits for all lanes of it."""
     step, gate = build(ins), _gate(ins)
     if gate is None:
         return step

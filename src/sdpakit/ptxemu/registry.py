@@ -1,7 +1,7 @@
 """Which function builds the step of which opcode.
 
-A *builder* looks at an instruction once, before anything runs, and returns its *step*: a function of
-the machine and of the lanes that execute it. A step that ends its block may return the block
+A *builder* looks at an instruction once, before anything runs, and returns its *step*: a function
+of the machine and of the lanes that execute it. A step that ends its block may return the block
 where all its lanes go; None says that the scheduler finds each lane's own in
 `Machine.position` and `Machine.state`. What cannot change from run to run (types,
 modifiers, constants) is decided in the builder; unknown forms are refused there.

@@ -23,13 +23,13 @@ class ScalarType:
     bits : int
         Width; a predicate has 1.
     kind : str
-        ``predicate``, ``bits``, ``unsigned``, ``signed``, ``float`` or ``packed`` (two values in one
-        register).
+        ``predicate``, ``bits``, ``unsigned``, ``signed``, ``float`` or ``packed`` (two values in
+        one register).
     storage : numpy.dtype
         What a register or memory holds: an unsigned integer of that width, or bool.
     value : numpy.dtype
-        What arithmetic sees. It differs from `storage` for signed integers and for the floats
-        that NumPy has; ``bf16``, ``tf32`` and packed types stay bits here, as operations convert them.
+        What arithmetic sees. It differs from `storage` for signed integers and for the floats that
+        NumPy has; ``bf16``, ``tf32`` and packed types stay bits here, as operations convert them.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Runs a batch of blocks to their end.
 
-One *group* of lanes that are at the same place runs at a time, block after block of the program, until
-its lanes part, wait or end, or lanes with a lower rank wait to be run (see ordering.py). So lanes of
-all warps and blocks that do the same share the cost of a step.
+One *group* of lanes that are at the same place runs at a time, block after block of the program,
+until its lanes part, wait or end, or lanes with a lower rank wait to be run (see ordering.py). So
+lanes of all warps and blocks that do the same share the cost of a step.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from sdpakit.ptxemu.program import Instruction, Program
     from sdpakit.ptxemu.registry import Step
 
-# Blocks of the program that a batch may run; at some 20 microseconds each, an endless loop ends in a minute or two.
+# Blocks of the program that a batch may run; an endless loop ends within a minute or two.
 ROUND_LIMIT = 5_000_000
-# After so many of them other warps have their turn: the group may spin until one of them does something.
+# After so many of them other warps have their turn: the group may spin until one does something.
 PATIENCE = 256
 # Of so many turns one may go to lanes of the same warp. Those lose the company of the rest for it.
 TURNS_WITHIN_WARP = 16
@@ -164,7 +164,7 @@ class _Run:
         return ~served[running]
 
     def grouped(self, lanes: NDArray[np.intp]) -> Group:
-        """Return the group of some lanes, with the array that they had before if they ran before."""
+        """Return the group of some lanes, with the array that they had when they ran before."""
         if len(lanes) == self.machine.lanes:
             return self.everybody
         key = (len(lanes), int(lanes[0]), int(lanes[-1]))
@@ -236,7 +236,7 @@ class _Run:
         return True
 
     def step_carefully(self, unit: Unit) -> None:
-        """Run steps while products of ``wgmma`` may be under way, whose registers none of them may touch."""
+        """Run steps while products of ``wgmma`` may be under way, whose registers are taboo."""
         machine, lanes, products = self.machine, self.group.lanes, self.machine.products
         first = len(unit.body) - length_hint(self.steps)
         for number, step in enumerate(self.steps, first):

@@ -23,8 +23,8 @@ _LINES = 12
 def stalled(machine: Machine, site: NDArray[np.intp], parked: Parked) -> KernelFault:
     """Return the fault of a batch whose lanes all wait.
 
-    It is a Divergence if a warp waits for lanes that wait for it at another instruction of that kind, else
-    a Deadlock.
+    It is a Divergence if a warp waits for lanes that wait for it at another instruction of that
+    kind, else a Deadlock.
     """
     waiting = np.flatnonzero(machine.state != DONE)
     lines = [*machine.barriers.waiting(), *machine.mbarriers.waiting()]
@@ -58,7 +58,7 @@ def _fault(
 
 
 def _apart(machine: Machine, site: NDArray[np.intp], parked: Parked) -> list[str]:
-    """Return one line for each warp of which some lanes wait for others in the middle of a block."""
+    """Return one line for each warp of which some lanes wait for others to join them."""
     lines = []
     for _, lanes in parked.places.values():
         ins = machine.program.instructions[site[lanes[0]]]
@@ -66,8 +66,9 @@ def _apart(machine: Machine, site: NDArray[np.intp], parked: Parked) -> list[str
             here = lanes[machine.lane_warp[lanes] == warp]
             others = np.flatnonzero((machine.lane_warp == warp) & (machine.state != DONE))
             others = np.setdiff1d(others, here)
-            who = f"{_whose(machine, int(here[0]))}: {threads_in_words(machine, here)} at line {ins.line} ({ins.text})"
-            lines.append(f"{who}; {_elsewhere(machine, site, others)}")
+            who = f"{_whose(machine, int(here[0]))}: {threads_in_words(machine, here)}"
+            where = f"at line {ins.line} ({ins.text})"
+            lines.append(f"{who} {where}; {_elsewhere(machine, site, others)}")
     return lines
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def threads_in_words(machine: Machine, lanes: NDArray[np.intp]) -> str:
     """Return lanes of one block as thread numbers in words: ``threads 0-15, 20``."""
-    numbers = lanes % machine.threads
+    numbers = np.sort(lanes % machine.threads)
     cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
     runs = [(int(part[0]), int(part[-1])) for part in np.split(numbers, cuts)]
     spelt = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

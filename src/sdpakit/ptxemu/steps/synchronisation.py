@@ -93,7 +93,7 @@ def _cluster(ins: Instruction, half: str, semantics: list[str]) -> Step:
 
 @instruction("membar", "fence")
 def _fence(ins: Instruction) -> Step:
-    # Memory is sequentially consistent here, so a fence has nothing to do but for the asynchronous proxy.
+    # Memory is sequentially consistent here: only the asynchronous proxy needs its fence.
     if ins.modifiers[:2] == ("proxy", "async") and "global" not in ins.modifiers:
         return lambda machine, lanes: machine.races.fence_proxy(lanes)
     return _nothing

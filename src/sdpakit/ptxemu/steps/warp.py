@@ -1,7 +1,8 @@
 """Instructions of a whole warp: shuffles, votes, matches, reductions and elections.
 
-The scheduler runs them only when all lanes that a lane's mask names are there, or have ended. What a lane
-takes from one that is not there, or that its mask does not name, is the poison of an unwritten register.
+The scheduler runs them only when all lanes that a lane's mask names are there, or have ended. What
+a lane takes from one that is not there, or that its mask does not name, is the poison of an
+unwritten register.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ def masks_of(ins: Instruction, operand: Operand | None) -> Masks:
         if machine.checks.divergence:
             out = (found >> view.column.astype(np.uint32)) & 1 == 0
             if out.any():
+                mask = int(np.broadcast_to(found, out.shape)[out][0])
                 raise machine.fault(
                     Divergence,
                     ins,
                     lanes,
-                    f"the lane is not in its own mask 0x{int(np.broadcast_to(found, out.shape)[out][0]):08x}",
+                    f"the lane is not in its own mask 0x{mask:08x}",
                     "name every lane that executes the instruction in its mask",
                     out,
                 )
@@ -154,9 +156,9 @@ def _vote(ins: Instruction) -> Step:
 # What voters get, of the bits of those who vote yes and of those who vote.
 _VOTES: dict[str, Callable[[Array, Array], Array]] = {
     "all": lambda yes, there: yes == there,
-    "any": lambda yes, there: yes != 0,  # noqa: ARG005
+    "any": lambda yes, there: yes != 0,
     "uni": lambda yes, there: (yes == there) | (yes == 0),
-    "ballot": lambda yes, there: yes,  # noqa: ARG005
+    "ballot": lambda yes, there: yes,
 }
 
 
