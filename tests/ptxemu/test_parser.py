@@ -362,7 +362,7 @@ def test_errors_in_bodies(text, line, column, expected):
         (".version 8.7\n.target sm_90\n.address_size 32", 3, 15, "'.address_size 64'"),
         (HEAD + ".entry k(.u32 x) {}", 4, 10, "expected '.param' or '.reg'"),
         (HEAD + ".entry k() ret;", 4, 12, "expected '{' before the body"),
-        (HEAD + ".entry k() { ret;", 4, 14, "expected '}'"),
+        (HEAD + ".entry k() { ret;", 4, 12, "expected '}'"),
         (HEAD + ".global .u8 c[2] = {1,2,3};", 4, 13, "3 initial values for 'c' of 2 bytes"),
         (HEAD + ".global .texref t;", 4, 9, "no textures"),
         (HEAD + ".section .debug { .b8 1", 4, 17, "a section that does not end"),

@@ -248,7 +248,8 @@ class Scope:
             return replace(binding.symbol, offset=binding.symbol.offset + offset)
         if binding is None:
             return self._whole(reference, self._special(reference))
-        registers = [each for each in _items(binding) if isinstance(each, Register)]
+        items = binding if isinstance(binding, tuple) else ()
+        registers = [each for each in items if isinstance(each, Register)]
         if registers and not reference.component:
             return Vector(tuple(registers))
         index = _COMPONENTS.get(reference.component, len(registers))
@@ -286,10 +287,6 @@ class Scope:
         if isinstance(base, Reference) and not isinstance(self.find(base), Placed):
             base, offset = replace(base, offset=0), base.offset
         return Address(self.resolve(base), offset, tuple(map(self.resolve, brackets.coordinates)))
-
-
-def _items(binding: Binding) -> tuple[object, ...]:
-    return binding if isinstance(binding, tuple) else (binding,)
 
 
 def _suggest(name: str, known: list[str]) -> str:
