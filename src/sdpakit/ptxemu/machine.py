@@ -90,6 +90,8 @@ class Machine:
         times `warps` plus warp in the block).
     registers : list of numpy.ndarray
         By slot, one element a lane, in storage dtypes.
+    carry : numpy.ndarray
+        Of each lane: the carry flag of ``add.cc`` and the like.
     state : numpy.ndarray
         Of each lane: RUNNING, WAITING or DONE.
     position : numpy.ndarray
@@ -126,6 +128,7 @@ class Machine:
         self.state = np.zeros(self.lanes, np.uint8)
         self.position = np.zeros(self.lanes, np.intp)
         self.registers = [_poisoned(kind.storage, self.lanes) for kind in program.registers]
+        self.carry = np.zeros(self.lanes, bool)
         self._specials = _specials(self)
         self.warp_views = WarpViews(self)
         self.memory = Memory(self)

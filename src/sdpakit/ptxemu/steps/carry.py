@@ -1,0 +1,81 @@
+"""Arithmetic of several words: ``add.cc``, ``addc``, ``sub.cc``, ``subc``, ``mad.cc``, ``madc``.
+
+The carry flag is one bit a lane, `Machine.carry`; after a subtraction it is the borrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sdpakit.ptxemu.operands import Reader, read, write
+from sdpakit.ptxemu.program import Instruction
+from sdpakit.ptxemu.registry import Step, instruction
+from sdpakit.ptxemu.scalars import Array
+from sdpakit.ptxemu.steps.elementwise import bits_type, check_form, check_type
+from sdpakit.ptxemu.steps.integer import high_product
+
+if TYPE_CHECKING:
+    from sdpakit.ptxemu.machine import Lanes, Machine
+
+_TYPES = ("u32", "s32", "u64", "s64", "b32", "b64")
+Chain = Callable[[Array, Array, Array], tuple[Array, Array]]
+
+
+@instruction("addc")
+def add(ins: Instruction) -> Step:
+    """``add.cc``, ``addc``, ``addc.cc``."""
+    check_form(ins, 3, "cc")
+    kind = bits_type(ins.type)
+    a, b = (read(operand, kind) for operand in ins.operands[1:])
+    return _chain(ins, ins.opcode == "addc", _sum, a, b)
+
+
+@instruction("subc")
+def subtract(ins: Instruction) -> Step:
+    """``sub.cc``, ``subc``, ``subc.cc``."""
+    check_form(ins, 3, "cc")
+    kind = bits_type(ins.type)
+    a, b = (read(operand, kind) for operand in ins.operands[1:])
+    return _chain(ins, ins.opcode == "subc", _difference, a, b)
+
+
+@instruction("madc")
+def multiply_add(ins: Instruction) -> Step:
+    """``mad.cc``, ``madc``, ``madc.cc``."""
+    check_form(ins, 4, "cc", "lo", "hi")
+    part = high_product(ins.type) if ins.has("hi") else np.multiply
+    a, b = (read(operand, ins.type) for operand in ins.operands[1:3])
+    c = read(ins.operands[3], bits_type(ins.type))
+    storage = ins.type.storage
+
+    def product(machine: Machine, lanes: Lanes) -> Array:
+        return part(a(machine, lanes), b(machine, lanes)).view(storage)
+
+    return _chain(ins, ins.opcode == "madc", _sum, product, c)
+
+
+def _chain(ins: Instruction, takes_carry: bool, function: Chain, a: Reader, b: Reader) -> Step:
+    check_type(ins, ins.type, *_TYPES)
+    put, keeps_carry = write(ins.operands[0], bits_type(ins.type)), ins.has("cc")
+    none = np.zeros(1, bool)
+
+    def step(machine: Machine, lanes: Lanes) -> None:
+        carry = machine.carry[lanes] if takes_carry else none
+        result, carry_out = function(a(machine, lanes), b(machine, lanes), carry)
+        put(machine, lanes, result)
+        if keeps_carry:
+            machine.carry[lanes] = carry_out
+
+    return step
+
+
+def _sum(a: Array, b: Array, carry: Array) -> tuple[Array, Array]:
+    total = a + b + carry
+    return total, (total < a) | (carry & (total == a))
+
+
+def _difference(a: Array, b: Array, borrow: Array) -> tuple[Array, Array]:
+    return a - b - borrow, (a < b) | (borrow & (a == b))

@@ -1,0 +1,104 @@
+"""How a step that computes each lane for itself is put together from readers, a function and a writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from sdpakit.ptxemu.operands import Reader, Writer, read, write
+from sdpakit.ptxemu.program import Instruction, Operand, Register
+from sdpakit.ptxemu.registry import Step, unsupported
+from sdpakit.ptxemu.scalars import TYPES, Array, ScalarType
+
+if TYPE_CHECKING:
+    from sdpakit.ptxemu.machine import Lanes, Machine
+
+Function: TypeAlias = Callable[..., Array]
+
+
+def check_form(ins: Instruction, operands: int | tuple[int, ...], *modifiers: str) -> None:
+    """Refuse an instruction with other modifiers than these and types, or other numbers of operands."""
+    for modifier in ins.modifiers:
+        if modifier not in modifiers and modifier not in TYPES:
+            raise unsupported(ins, f"modifier .{modifier} of {ins.opcode}")
+    counts = operands if isinstance(operands, tuple) else (operands,)
+    if len(ins.operands) not in counts:
+        raise unsupported(ins, f"form of {ins.opcode} with {len(ins.operands)} operands")
+    if not ins.types:
+        raise unsupported(ins, f"form of {ins.opcode} without a type")
+
+
+def check_type(ins: Instruction, kind: ScalarType, *names: str) -> None:
+    """Refuse an instruction of another type than these."""
+    if kind.name not in names:
+        raise unsupported(ins, f"{ins.opcode} of type {kind.name}, only of {', '.join(names)}")
+
+
+def bits_type(kind: ScalarType) -> ScalarType:
+    """Return the untyped bits of a type's width."""
+    return TYPES[f"b{kind.bits}"] if kind.kind != "predicate" else kind
+
+
+def sources(ins: Instruction, kind: ScalarType) -> tuple[Reader, ...]:
+    """Return readers of all operands but the first as one type."""
+    return tuple(read(operand, kind) for operand in ins.operands[1:])
+
+
+def combine(put: Writer, function: Function, *readers: Reader) -> Step:
+    """Return the step that writes a function of what is read."""
+    # Written out for each count: building argument lists would cost as much as a small operation.
+    if len(readers) == 1:
+        (a,) = readers
+        return lambda machine, lanes: put(machine, lanes, function(a(machine, lanes)))
+    if len(readers) == 2:
+        a, b = readers
+        return lambda machine, lanes: put(
+            machine, lanes, function(a(machine, lanes), b(machine, lanes))
+        )
+    if len(readers) == 3:
+        a, b, c = readers
+        return lambda machine, lanes: put(
+            machine, lanes, function(a(machine, lanes), b(machine, lanes), c(machine, lanes))
+        )
+
+    def step(machine: Machine, lanes: Lanes) -> None:
+        put(machine, lanes, function(*(reader(machine, lanes) for reader in readers)))
+
+    return step
+
+
+def combine_ufunc(
+    destination: Operand, kind: ScalarType, ufunc: np.ufunc, *readers: Reader
+) -> Step:
+    """Return the step of one NumPy function whose result has a type's value dtype.
+
+    If all lanes run, it computes into the register itself, which saves a copy.
+    """
+    put = write(destination, kind)
+    if not isinstance(destination, Register) or destination.type.storage != kind.storage:
+        return combine(put, ufunc, *readers)
+    slot, value = destination.slot, kind.value
+
+    def step(machine: Machine, lanes: Lanes) -> None:
+        values = [reader(machine, lanes) for reader in readers]
+        if isinstance(lanes, slice):
+            ufunc(*values, out=machine.registers[slot].view(value))
+        else:
+            put(machine, lanes, ufunc(*values))
+
+    return step
+
+
+def pairs(reader: Reader, dtype: str) -> Reader:
+    """Return a reader of 32-bit registers as two 16-bit values a lane: an array of shape (n, 2)."""
+    return lambda machine, lanes: reader(machine, lanes).view(dtype).reshape(-1, 2)
+
+
+def put_pairs(destination: Operand) -> Writer:
+    """Return a writer of 16-bit values of shape (n, 2) to 32-bit registers."""
+    put = write(destination, TYPES["b32"])
+    return lambda machine, lanes, values: put(
+        machine, lanes, np.ascontiguousarray(values).view(np.uint32).reshape(-1)
+    )
