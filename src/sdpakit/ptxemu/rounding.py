@@ -1,9 +1,10 @@
 """Arithmetic that rounds once, in any direction, from NumPy's, which rounds to nearest.
 
-An operation is computed in float64 together with the sign of what rounding dropped: an `Exact`. That
-decides the result in every direction. For a narrower result, the float64 is first made *odd*: where
-something was dropped, the neighbour with an odd last bit stands for all values between two floats, and
-float64 has enough spare bits that rounding it again gives what rounding the true value would.
+An operation is computed in float64 together with the sign of what rounding dropped: an `Exact`.
+That decides the result in every direction. For a narrower result, the float64 is first made *odd*:
+where something was dropped, the neighbour with an odd last bit stands for all values between two
+floats, and float64 has enough spare bits that rounding it again gives what rounding the true value
+would.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def fma_f64(a: Array, b: Array, c: Array) -> Array:
 
 
 def round_to(exact: Exact, dtype: np.dtype[np.generic], direction: str) -> Array:
-    """Return an exact result as float32 or float64, rounded ``rn``, ``rz``, ``rm``, ``rp`` or ``odd``."""
+    """Return an exact result as float32 or float64, rounded in a direction or to ``odd``."""
     nearest, error = exact
     if dtype == _F64:
         return directed(nearest, error, direction)
@@ -111,7 +112,7 @@ def round_to(exact: Exact, dtype: np.dtype[np.generic], direction: str) -> Array
 
 
 def directed(nearest: Array, error: Array, direction: str) -> Array:
-    """Return what was rounded to nearest, rounded in another direction; `error` is as in `Exact`."""
+    """Return floats rounded in another direction than to nearest; `error` is as in `Exact`."""
     kind = nearest.dtype.type
     infinity = kind(np.inf)
     if direction == "rn":
@@ -133,7 +134,8 @@ def to_odd(exact: Exact) -> Array:
     move = ((error > 0) | (error < 0)) & ((bits & 1) == 0)
     outwards = (error > 0) != np.signbit(nearest)
     steps = np.where(outwards, bits.dtype.type(1), bits.dtype.type(-1))
-    return (bits + steps * move).view(nearest.dtype)
+    result: Array = (bits + steps * move).view(nearest.dtype)
+    return result
 
 
 def signed_zeros(result: Array, exact: Exact, first: Array, second: Array) -> Array:

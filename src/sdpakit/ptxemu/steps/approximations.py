@@ -1,4 +1,4 @@
-"""Functions that PTX only approximates: here the nearest float or close to it, within PTX's bounds."""
+"""Functions that PTX only approximates: here the nearest float or close to it."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def of_one(ins: Instruction) -> Step:
     if kind.name == "f64" and flush:
         function = _of_upper_word(function)
     # A subnormal exponent gives one, flushed or not: two passes less for softmax.
-    reader = read_values(ins.operands[1], kind, flush and ins.opcode != "ex2")
-    return combine(write_values(ins.operands[0], kind, flush), function, reader)
+    reader = read_values(ins.operands[1], kind, flush=flush and ins.opcode != "ex2")
+    return combine(write_values(ins.operands[0], kind, flush=flush), function, reader)
 
 
 def _of_upper_word(function: Function) -> Function:
@@ -63,8 +63,8 @@ def divide(ins: Instruction) -> Step:
     kind, flush = ins.type, ins.has("ftz")
     check_type(ins, kind, "f32")
     function: Function = np.divide if ins.has("full") else _approximate_quotient
-    readers = (read_values(operand, kind, flush) for operand in ins.operands[1:])
-    return combine(write_values(ins.operands[0], kind, flush), function, *readers)
+    readers = (read_values(operand, kind, flush=flush) for operand in ins.operands[1:])
+    return combine(write_values(ins.operands[0], kind, flush=flush), function, *readers)
 
 
 def _approximate_quotient(a: Array, b: Array) -> Array:

@@ -49,15 +49,15 @@ def _cnot(ins: Instruction) -> Step:
     )
 
 
-# ------------------------------------------------------------------------------------------------ shifts
+# ------------------------------------------------------------------------------------------- shifts
 
 
 @instruction("shl", "shr")
 def _shift(ins: Instruction) -> Step:
-    """Shifts by the width or more leave nothing, or the sign."""
+    """Shift; by the width or more, nothing is left, or the sign."""
     check_form(ins, 3)
     kind = ins.type if ins.opcode == "shr" else bits_type(ins.type)
-    value, amount = kind.value, ins.operands[2]
+    amount = ins.operands[2]
     ufunc = np.left_shift if ins.opcode == "shl" else np.right_shift
     a = read(ins.operands[1], kind)
     if isinstance(amount, Immediate):
@@ -93,7 +93,7 @@ def _funnel_shift(ins: Instruction) -> Step:
     return combine(write(ins.operands[0]), function, *sources(ins, U32))
 
 
-# --------------------------------------------------------------------------------------- counting, finding
+# -------------------------------------------------------------------------------- counting, finding
 
 
 def _log2(values: Array) -> Array:
@@ -129,7 +129,7 @@ def _clz(ins: Instruction) -> Step:
 
 @instruction("bfind")
 def _bfind(ins: Instruction) -> Step:
-    """The highest bit that differs from the sign; all ones if there is none."""
+    """Find the highest bit that differs from the sign; all ones if there is none."""
     check_form(ins, 2, "shiftamt")
     kind = ins.type
     top, signed, from_top = kind.bits - 1, kind.kind == "signed", ins.has("shiftamt")
@@ -162,13 +162,14 @@ def _brev(ins: Instruction) -> Step:
 _SWAPS = (0x5555_5555_5555_5555, 0x3333_3333_3333_3333, 0x0F0F_0F0F_0F0F_0F0F)
 
 
-# ------------------------------------------------------------------------------------------------- fields
+# ------------------------------------------------------------------------------------------- fields
 
 
 def _ones(count: Array, kind: ScalarType) -> Array:
     """Return numbers with so many lower bits set; NumPy shifts a one out by the whole width."""
     one = kind.storage.type(1)
-    return (one << count.astype(kind.storage)) - one
+    result: Array = (one << count.astype(kind.storage)) - one
+    return result
 
 
 def _field(position: Array, length: Array, kind: ScalarType) -> tuple[Array, Array]:
@@ -189,7 +190,7 @@ def _bfe(ins: Instruction) -> Step:
     def function(a: Array, position: Array, length: Array) -> Array:
         start, count = _field(position, length, kind)
         mask = _ones(count, kind)
-        field = (a >> start.astype(kind.storage)) & mask
+        field: Array = (a >> start.astype(kind.storage)) & mask
         if not signed:
             return field
         # The sign is the field's last bit, or the register's where the field reaches beyond it.
@@ -221,7 +222,7 @@ def _bfi(ins: Instruction) -> Step:
 
 @instruction("bmsk")
 def _bmsk(ins: Instruction) -> Step:
-    """Ones from a position on, so many."""
+    """Set so many bits from a position on."""
     check_form(ins, 3, "clamp", "wrap")
     limit = np.uint32(32) if ins.has("clamp") else np.uint32(31)
 
@@ -237,7 +238,7 @@ def _bmsk(ins: Instruction) -> Step:
 
 @instruction("szext")
 def _szext(ins: Instruction) -> Step:
-    """The lower bits of a number, extended by zeros or their sign."""
+    """Take the lower bits of a number, extended by zeros or their sign."""
     check_form(ins, 3, "clamp", "wrap")
     kind, clamp = ins.type, ins.has("clamp")
     signed = kind.kind == "signed"
@@ -254,7 +255,7 @@ def _szext(ins: Instruction) -> Step:
     return combine(write(ins.operands[0]), function, *sources(ins, U32))
 
 
-# ------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 # Functions of two bits, by their truth table: bit 2*b + c is the result for b and c.
 _OF_TWO: tuple[Function, ...] = (

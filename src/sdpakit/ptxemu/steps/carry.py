@@ -30,7 +30,7 @@ def add(ins: Instruction) -> Step:
     check_form(ins, 3, "cc")
     kind = bits_type(ins.type)
     a, b = (read(operand, kind) for operand in ins.operands[1:])
-    return _chain(ins, ins.opcode == "addc", _sum, a, b)
+    return _chain(ins, _sum, a, b)
 
 
 @instruction("subc")
@@ -39,7 +39,7 @@ def subtract(ins: Instruction) -> Step:
     check_form(ins, 3, "cc")
     kind = bits_type(ins.type)
     a, b = (read(operand, kind) for operand in ins.operands[1:])
-    return _chain(ins, ins.opcode == "subc", _difference, a, b)
+    return _chain(ins, _difference, a, b)
 
 
 @instruction("madc")
@@ -54,13 +54,13 @@ def multiply_add(ins: Instruction) -> Step:
     def product(machine: Machine, lanes: Lanes) -> Array:
         return part(a(machine, lanes), b(machine, lanes)).view(storage)
 
-    return _chain(ins, ins.opcode == "madc", _sum, product, c)
+    return _chain(ins, _sum, product, c)
 
 
-def _chain(ins: Instruction, takes_carry: bool, function: Chain, a: Reader, b: Reader) -> Step:
+def _chain(ins: Instruction, function: Chain, a: Reader, b: Reader) -> Step:
     check_type(ins, ins.type, *_TYPES)
     put, keeps_carry = write(ins.operands[0], bits_type(ins.type)), ins.has("cc")
-    none = np.zeros(1, bool)
+    takes_carry, none = ins.opcode.endswith("c"), np.zeros(1, bool)
 
     def step(machine: Machine, lanes: Lanes) -> None:
         carry = machine.carry[lanes] if takes_carry else none

@@ -77,7 +77,7 @@ def _comparison(ins: Instruction, kind: ScalarType) -> Function:
 
 def _reader(ins: Instruction, position: int, kind: ScalarType) -> Reader:
     if kind.name in _FLOATS:
-        return read_values(ins.operands[position], kind, ins.has("ftz"))
+        return read_values(ins.operands[position], kind, flush=ins.has("ftz"))
     return read(ins.operands[position], kind)
 
 
@@ -123,7 +123,7 @@ def _general_setp(ins: Instruction, compare: Function, a: Reader, b: Reader) -> 
 
 @instruction("set")
 def _set(ins: Instruction) -> Step:
-    """True as all ones, or as 1.0 where the result is a float."""
+    """Compare; true is all ones, or 1.0 where the result is a float."""
     check_form(ins, (3, 4), *_COMPARISONS, *_JOIN, "ftz")
     target, kind = ins.types[0], ins.types[-1]
     compare, join = _comparison(ins, kind), _joined(ins)
@@ -131,19 +131,20 @@ def _set(ins: Instruction) -> Step:
         raise unsupported(ins, "set with a predicate and no .and, .or, .xor, or the reverse")
     readers = [_reader(ins, 1, kind), _reader(ins, 2, kind)]
     packed = kind.kind == "packed"
-    true = _true(TYPES[element(target)] if target.kind == "packed" else target, packed)
+    true = _true(TYPES[element(target)] if target.kind == "packed" else target, packed=packed)
     put = put_pairs(ins.operands[0]) if packed else write(ins.operands[0])
     if join is None:
         return combine(put, lambda a, b: compare(a, b) * true, *readers)
     joined = join
 
     def function(a: Array, b: Array, c: Array) -> Array:
-        return joined(compare(a, b), c[:, None] if packed else c) * true
+        result: Array = joined(compare(a, b), c[:, None] if packed else c) * true
+        return result
 
     return combine(put, function, *readers, read(ins.operands[3], PREDICATE))
 
 
-def _true(kind: ScalarType, packed: bool) -> Array:
+def _true(kind: ScalarType, *, packed: bool) -> Array:
     """Return what a true comparison gives, as bits; of each half if `packed`."""
     if kind.name in ("f16", "bf16"):
         return half_rounding(kind.name, "rn")(np.ones(1, F32))
@@ -163,10 +164,14 @@ def _selp(ins: Instruction) -> Step:
 
 @instruction("slct")
 def _slct(ins: Instruction) -> Step:
-    """The first if the third is not negative (-0 is not, NaN is)."""
+    """Choose the first if the third is not negative (-0 is not, NaN is)."""
     check_form(ins, 4, "ftz")
     kind, condition = bits_type(ins.types[0]), ins.types[-1]
     check_type(ins, condition, "s32", "f32")
     a, b = read(ins.operands[1], kind), read(ins.operands[2], kind)
     c = _reader(ins, 3, condition)
-    return combine(write(ins.operands[0]), lambda x, y, z: np.where(z >= 0, x, y), a, b, c)
+
+    def function(x: Array, y: Array, z: Array) -> Array:
+        return np.where(z >= 0, x, y)
+
+    return combine(write(ins.operands[0]), function, a, b, c)

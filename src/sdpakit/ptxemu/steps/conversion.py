@@ -66,7 +66,7 @@ def _compose(functions: list[Function]) -> Function:
     return lambda values: reduce(lambda seen, function: function(seen), functions, values)
 
 
-# ------------------------------------------------------------------------------------------------ integers
+# ----------------------------------------------------------------------------------------- integers
 
 
 def _integer_to_integer(ins: Instruction) -> Step:
@@ -85,7 +85,7 @@ def _integer_to_integer(ins: Instruction) -> Step:
 
 
 def _float_to_integer(ins: Instruction) -> Step:
-    """Out of range gives the nearest integer, NaN gives 0."""
+    """Round to an integer; what is out of range to the nearest there is, NaN to 0."""
     target, source = ins.types
     whole = next((_TO_INTEGRAL[m] for m in ins.modifiers if m in _TO_INTEGRAL), None)
     if whole is None:
@@ -104,7 +104,7 @@ def _float_to_integer(ins: Instruction) -> Step:
         result[integral < low] = limits.min
         return result
 
-    reader = read_values(ins.operands[1], source, ins.has("ftz"))
+    reader = read_values(ins.operands[1], source, flush=ins.has("ftz"))
     return combine(write(ins.operands[0], target), function, reader)
 
 
@@ -139,7 +139,7 @@ def _exact(values: Array) -> Exact:
     return rounding.exact_sum(high, low)
 
 
-# -------------------------------------------------------------------------------------------------- floats
+# ------------------------------------------------------------------------------------------- floats
 
 
 def _float_to_float(ins: Instruction) -> Step:
@@ -152,8 +152,8 @@ def _float_to_float(ins: Instruction) -> Step:
     elif target.name == "f64" and source.name != "f64":
         functions.append(lambda values: values.astype(F64))
     functions += _clamps(ins, target)
-    put = write_values(ins.operands[0], target, flush, direction if half else "rn")
-    get = read_values(ins.operands[1], source, flush)
+    put = write_values(ins.operands[0], target, flush=flush, direction=direction if half else "rn")
+    get = read_values(ins.operands[1], source, flush=flush)
     if not functions:
         return lambda machine, lanes: put(machine, lanes, get(machine, lanes))
     return combine(put, _compose(functions), get)
@@ -186,7 +186,7 @@ def _to_tf32(ins: Instruction, source: ScalarType) -> Step:
     return combine(write(ins.operands[0], B32), _compose(functions), read(ins.operands[1], source))
 
 
-# -------------------------------------------------------------------------------------------------- packed
+# ------------------------------------------------------------------------------------------- packed
 
 
 def _packed(ins: Instruction, target: ScalarType, source: ScalarType) -> Step:
@@ -208,7 +208,7 @@ def _packed(ins: Instruction, target: ScalarType, source: ScalarType) -> Step:
 
 
 def _pack(ins: Instruction, target: ScalarType, upper: Reader, lower: Reader) -> Step:
-    """The first source goes to the upper part."""
+    """Convert two numbers, the first to the upper part."""
     functions = _clamps(ins, target)
     if target.name in BYTE_FLOATS:
         if not ins.has("satfinite"):
@@ -220,7 +220,8 @@ def _pack(ins: Instruction, target: ScalarType, upper: Reader, lower: Reader) ->
     storage, shift = target.storage, target.storage.type(target.bits // 2)
 
     def function(a: Array, b: Array) -> Array:
-        return (convert(a).astype(storage) << shift) | convert(b)
+        result: Array = (convert(a).astype(storage) << shift) | convert(b)
+        return result
 
     return combine(write(ins.operands[0], target), function, upper, lower)
 
@@ -234,7 +235,7 @@ def _from_bytes(ins: Instruction, target: ScalarType, source: ScalarType) -> Ste
 
 
 def _saturated_pair(ins: Instruction) -> Step:
-    """``cvt.pack.sat``: two integers clamped and packed, below the lower bits of a third if there is one."""
+    """Clamp two integers and pack them, below the lower bits of a third if there is one."""
     check_form(ins, (3, 4), "pack", "sat")
     target, source = ins.types[0], ins.types[1]
     if target.name not in ("s8", "u8", "s16", "u16") or source.name != "s32":
@@ -256,6 +257,7 @@ def _saturated_pair(ins: Instruction) -> Step:
     c = read(ins.operands[3], B32)
 
     def three(x: Array, y: Array, z: Array) -> Array:
-        return two(x, y) | (z << (bits + bits))
+        result: Array = two(x, y) | (z << (bits + bits))
+        return result
 
     return combine(write(ins.operands[0], B32), three, a, b, c)

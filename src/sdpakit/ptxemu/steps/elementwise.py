@@ -1,4 +1,4 @@
-"""How a step that computes each lane for itself is put together from readers, a function and a writer."""
+"""Steps that compute each lane for itself, put together from readers, a function and a writer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Function: TypeAlias = Callable[..., Array]
 
 
 def check_form(ins: Instruction, operands: int | tuple[int, ...], *modifiers: str) -> None:
-    """Refuse an instruction with other modifiers than these and types, or other numbers of operands."""
+    """Refuse other modifiers than these (and types), and other numbers of operands."""
     for modifier in ins.modifiers:
         if modifier not in modifiers and modifier not in TYPES:
             raise unsupported(ins, f"modifier .{modifier} of {ins.opcode}")

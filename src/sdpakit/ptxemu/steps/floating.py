@@ -105,7 +105,7 @@ def _build(ins: Instruction, operation: _Operation, sources_count: int, *types: 
     # With two types, all but the last source are of the second: add.f32.f16 d, a, c.
     kinds = [kind] * (sources_count - 1) + [target]
     readers = [
-        read_values(operand, each, flush)
+        read_values(operand, each, flush=flush)
         for operand, each in zip(ins.operands[1:], kinds, strict=True)
     ]
     direction = next((modifier for modifier in ins.modifiers if modifier in DIRECTIONS), "rn")
@@ -114,7 +114,7 @@ def _build(ins: Instruction, operation: _Operation, sources_count: int, *types: 
     function = _clamped(ins, operation.rounded(target, direction))
     if isinstance(function, np.ufunc) and target.name not in HALVES and not flush:
         return combine_ufunc(ins.operands[0], target, function, *readers)
-    return combine(write_values(ins.operands[0], target, flush), function, *readers)
+    return combine(write_values(ins.operands[0], target, flush=flush), function, *readers)
 
 
 def _clamped(ins: Instruction, function: Function) -> Function:
@@ -167,7 +167,7 @@ def _root(ins: Instruction) -> Step:
     return _build(ins, _ROOT, 1, "f32", "f64")
 
 
-# --------------------------------------------------------------------------------------- minimum, maximum
+# --------------------------------------------------------------------------------- minimum, maximum
 
 
 def minimum(ins: Instruction) -> Step:
@@ -180,7 +180,7 @@ def maximum(ins: Instruction) -> Step:
     return _extreme(ins, np.maximum if ins.has("NaN") else np.fmax, smaller=False)
 
 
-def _extreme(ins: Instruction, ufunc: np.ufunc, smaller: bool) -> Step:
+def _extreme(ins: Instruction, ufunc: np.ufunc, *, smaller: bool) -> Step:
     check_form(ins, (3, 4), "ftz", "NaN")
     kind, flush = ins.type, ins.has("ftz")
     check_type(ins, kind, *_ALL)
@@ -192,14 +192,14 @@ def _extreme(ins: Instruction, ufunc: np.ufunc, smaller: bool) -> Step:
             result = np.where((a == 0) & (b == 0), np.where(first, a, b), result)
         return canonical(result)
 
-    readers = [read_values(operand, kind, flush) for operand in ins.operands[1:]]
+    readers = [read_values(operand, kind, flush=flush) for operand in ins.operands[1:]]
     put = write_values(ins.operands[0], kind)
     if len(readers) == 2:
         return combine(put, of_two, *readers)
     return combine(put, lambda a, b, c: of_two(of_two(a, b), c), *readers)
 
 
-# -------------------------------------------------------------------------------------------------- signs
+# -------------------------------------------------------------------------------------------- signs
 
 
 def _sign_bits(kind: ScalarType) -> Array:
@@ -232,7 +232,7 @@ def _change_sign(ins: Instruction, ufunc: np.ufunc, mask: Array) -> Step:
 
 @instruction("copysign")
 def _copysign(ins: Instruction) -> Step:
-    """The size of the second with the sign of the first."""
+    """Give the second the sign of the first."""
     check_form(ins, 3)
     bits, sign = bits_type(ins.type), _sign_bits(ins.type)
     return combine(
@@ -241,11 +241,13 @@ def _copysign(ins: Instruction) -> Step:
 
 
 def _is_normal(values: Array) -> Array:
-    return np.isfinite(values) & (np.abs(values) >= np.finfo(values.dtype).smallest_normal)
+    result: Array = np.isfinite(values) & (np.abs(values) >= np.finfo(values.dtype).smallest_normal)
+    return result
 
 
 def _is_subnormal(values: Array) -> Array:
-    return (values != 0) & (np.abs(values) < np.finfo(values.dtype).smallest_normal)
+    result: Array = (values != 0) & (np.abs(values) < np.finfo(values.dtype).smallest_normal)
+    return result
 
 
 _TESTS: dict[str, Function] = {

@@ -1,4 +1,4 @@
-"""How float operands become NumPy floats and back: halves as float32, subnormals flushed, results clamped.
+"""Float operands as NumPy floats and back: halves are float32, subnormals may be flushed.
 
 The payload of a NaN follows NumPy, except where PTX asks for the canonical NaN.
 """
@@ -16,7 +16,7 @@ from sdpakit.ptxemu.steps.elementwise import Function, pairs, put_pairs
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 HALVES = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
 
-# Of each half: sign bit, exponent field; and the smallest normal number of what NumPy computes with.
+# Of halves: sign bit, exponent field; of all: the smallest normal number.
 _SIGN = np.uint16(0x8000)
 _EXPONENT = {"f16": np.uint16(0x7C00), "bf16": np.uint16(0x7F80)}
 _NORMAL = {"f16": np.float32(2.0**-14), "bf16": np.float32(2.0**-126), "f32": np.float32(2.0**-126)}
@@ -36,7 +36,7 @@ def computed_as(kind: ScalarType) -> np.dtype[np.generic]:
     return F64 if kind.name == "f64" else F32
 
 
-def read_values(operand: Operand, kind: ScalarType, flush: bool = False) -> Reader:
+def read_values(operand: Operand, kind: ScalarType, *, flush: bool = False) -> Reader:
     """Return a reader of floats; pairs have the shape (n, 2)."""
     values = _wide_reader(operand, kind)
     if not flush or kind.name == "f64":
@@ -59,7 +59,7 @@ def _wide_reader(operand: Operand, kind: ScalarType) -> Reader:
 
 
 def write_values(
-    operand: Operand, kind: ScalarType, flush: bool = False, direction: str = "rn"
+    operand: Operand, kind: ScalarType, *, flush: bool = False, direction: str = "rn"
 ) -> Writer:
     """Return a writer of what `read_values` reads; halves are rounded from float32."""
     name = element(kind)
@@ -82,7 +82,7 @@ def write_values(
 
 
 def half_rounding(name: str, direction: str) -> Function:
-    """Return the function from float32 to the bits of ``f16`` or ``bf16``, rounded in a direction."""
+    """Return the function from float32 to bits of ``f16`` or ``bf16``, rounded in a direction."""
     if name == "f16":
         return lambda values: _to_f16(values, direction)
     if direction == "rn":
@@ -119,7 +119,8 @@ def saturated(values: Array) -> Array:
     """Return values clamped to [0, 1]; NaN becomes 0."""
     one, zero = values.dtype.type(1), values.dtype.type(0)
     # fmax leaves out a NaN; adding 0 makes a negative zero positive.
-    return np.fmin(np.fmax(values, zero), one) + zero
+    result: Array = np.fmin(np.fmax(values, zero), one) + zero
+    return result
 
 
 def rectified(values: Array) -> Array:

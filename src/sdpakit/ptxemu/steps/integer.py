@@ -1,7 +1,8 @@
 """Integer arithmetic.
 
-Where a result is only defined modulo two to the width, values are computed as unsigned bits, whatever the
-type's sign. Division by zero, which PTX leaves open, gives all ones; its remainder is the dividend.
+Where a result is only defined modulo two to the width, values are computed as unsigned bits,
+whatever the type's sign. Division by zero, which PTX leaves open, gives all ones; its remainder is
+the dividend.
 """
 
 from __future__ import annotations
@@ -128,11 +129,12 @@ def _high_product_u64(a: Array, b: Array) -> Array:
     a_low, a_high, b_low, b_high = a & _LOW_WORD, a >> _WORD, b & _LOW_WORD, b >> _WORD
     first = a_high * b_low + ((a_low * b_low) >> _WORD)
     second = a_low * b_high + (first & _LOW_WORD)
-    return a_high * b_high + (first >> _WORD) + (second >> _WORD)
+    result: Array = a_high * b_high + (first >> _WORD) + (second >> _WORD)
+    return result
 
 
 def _high_product_s64(a: Array, b: Array) -> Array:
-    # As unsigned, a negative factor is too large by 2**64, which adds the other factor to the upper half.
+    # As unsigned, a negative factor is 2**64 too large: the other is added to the upper half.
     high = _high_product_u64(a.view(np.uint64), b.view(np.uint64)).view(np.int64)
     return high - np.where(a < 0, b, 0) - np.where(b < 0, a, 0)
 
@@ -151,7 +153,8 @@ def _of_24_bits(ins: Instruction) -> Step:
         # Up and down again by 8 bits extends by the type's sign.
         factors = ((x << value.type(8)) >> value.type(8) for x in (a, b))
         first, second = (x.astype(np.int64) for x in factors)
-        return (first * second >> shift).astype(np.uint32).view(value)
+        result: Array = (first * second >> shift).astype(np.uint32).view(value)
+        return result
 
     put = write(ins.operands[0], kind)
     if mad:
@@ -165,7 +168,8 @@ def _sad(ins: Instruction) -> Step:
     kind = ins.type
 
     def function(a: Array, b: Array, c: Array) -> Array:
-        return c + (np.maximum(a, b) - np.minimum(a, b))
+        result: Array = c + (np.maximum(a, b) - np.minimum(a, b))
+        return result
 
     return combine(write(ins.operands[0], kind), function, *sources(ins, kind))
 
@@ -226,7 +230,8 @@ def _extreme(ins: Instruction, ufunc: np.ufunc) -> Step:
         check_type(ins, kind, "s32", "s16x2")
 
         def function(a: Array, b: Array) -> Array:
-            return np.maximum(ufunc(a, b), a.dtype.type(0))
+            result: Array = np.maximum(ufunc(a, b), a.dtype.type(0))
+            return result
 
     if kind.name in _PAIRS:
         return _packed(ins, function)
@@ -264,4 +269,5 @@ def _parts_of(kind: ScalarType, size: int) -> Function:
 
 
 def _dot(a: Array, b: Array) -> Array:
-    return (a * b).sum(axis=1).astype(np.uint32)
+    result: Array = (a * b).sum(axis=1).astype(np.uint32)
+    return result

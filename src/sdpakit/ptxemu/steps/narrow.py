@@ -15,7 +15,7 @@ _SIGN_CODE = np.uint8(0x80)
 
 @dataclass(frozen=True)
 class ByteFloat:
-    """A float of eight bits: its fraction bits, least exponent of a normal number, and largest number."""
+    """A float of eight bits: bits of its fraction, least exponent, largest number."""
 
     fraction: int
     least: int
@@ -25,7 +25,7 @@ class ByteFloat:
         """Return the codes of float32, rounded to nearest, too large ones made the largest."""
         size = np.minimum(np.abs(values).astype(np.float64), self.largest)
         rounded = np.rint(size / self._unit(size)) * self._unit(size)
-        # Rounding may have reached the next power of two; the code goes up by one across it all the same.
+        # If rounding reached the next power of two, its code is the next one all the same.
         exponent = np.maximum(np.frexp(rounded)[1] - 1, self.least)
         steps = np.rint(np.ldexp(rounded, self.fraction - exponent)).astype(np.int64)
         codes = (((exponent - self.least) << self.fraction) + steps).astype(np.uint8)
@@ -34,7 +34,8 @@ class ByteFloat:
 
     def _unit(self, size: Array) -> Array:
         exponent = np.maximum(np.frexp(size)[1] - 1, self.least)
-        return np.ldexp(1.0, exponent - self.fraction)
+        result: Array = np.ldexp(1.0, exponent - self.fraction)
+        return result
 
     def decode(self, codes: Array) -> Array:
         """Return float32 of codes; NaN and infinity as the format has them."""
