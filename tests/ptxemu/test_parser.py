@@ -336,6 +336,7 @@ def test_what_debuggers_read_is_skipped():
         (".reg .b33 x;", 6, 6, "expected a type such as '.b32', found '.b33'"),
         (".reg .b32 %r<4;", 6, 15, "expected '>' after the number of registers, found ';'"),
         (".shared .b8 s[4;", 6, 16, "expected ']' after the size of an array, found ';'"),
+        (".shared .align 12 .b8 s;", 6, 16, "expected a power of two as alignment, found 12"),
         (".local .b8 s = 4;", 6, 12, "a local variable has no initial value"),
         (".maxntid 4;", 6, 1, "expected a declaration"),
         (".loc 1 2\nret;", 7, 1, "expected an integer, found 'ret'"),

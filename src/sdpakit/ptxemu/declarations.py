@@ -79,13 +79,21 @@ def _attributes(stream: TokenStream) -> tuple[int | None, int, str]:
     alignment, vector = None, 1
     while True:
         if stream.accept(".align"):
-            alignment = constant(stream)
+            alignment = _alignment(stream)
         elif stream.next.text in _VECTORS:
             vector = _VECTORS[stream.take().text]
         elif stream.accept(".attribute"):
             _skip_parentheses(stream)
         else:
             return alignment, vector, _type(stream)
+
+
+def _alignment(stream: TokenStream) -> int:
+    at = stream.next.at
+    alignment = constant(stream)
+    if alignment < 1 or alignment & (alignment - 1):
+        raise stream.error(f"expected a power of two as alignment, found {alignment}", at)
+    return alignment
 
 
 def _skip_parentheses(stream: TokenStream) -> None:
@@ -193,5 +201,5 @@ def _parameter(stream: TokenStream) -> Variable:
     if stream.accept(".ptr"):  # what follows is said of the memory that it points to
         while stream.next.kind == "dotted":
             if stream.take().text == ".align":
-                constant(stream)
+                _alignment(stream)
     return _variable(stream, storage, alignment, (vector, kind))
