@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from sdpakit.ptxemu.errors import OutOfBounds
+from sdpakit.ptxemu.errors import OutOfBounds, Race
 from sdpakit.ptxemu.program import Instruction
 from sdpakit.ptxemu.scalars import Array
 from sdpakit.ptxemu.windows import (
@@ -60,6 +60,10 @@ _WINDOWS = {
 }
 
 
+# Stores of these kinds are meant to meet, whichever of them wins.
+_MEETING = ("volatile", "relaxed", "release", "mmio")
+
+
 def spaces_of(machine: Machine, memory: Memory) -> dict[str, Space]:
     """Return the spaces of a batch, by name."""
 
@@ -104,6 +108,7 @@ class Access:
         self._ins = ins
         name = ins.space.split("::")[0]
         self._name = None if name == "generic" else name
+        self._decides = name != "local" and not ins.has(*_MEETING)
 
     def load(self, machine: Machine, lanes: Lanes, addresses: Offsets, width: int) -> Array:
         """Return `width` bytes at each address, as uint8 of shape (n, width)."""
@@ -123,7 +128,30 @@ class Access:
         """Write uint8 data of shape (n, width) to the addresses."""
         for part in self.parts(machine, lanes, addresses):
             offsets = part.space.write(self._ins, part.lanes, part.addresses, data.shape[1])
-            scatter(part.space.memory(), offsets, data[part.chosen])
+            memory, values = part.space.memory(), data[part.chosen]
+            scatter(memory, offsets, values)
+            if self._decides and machine.checks.race and len(offsets) > 1:
+                self._check_winners(machine, part, memory, offsets, values)
+
+    def _check_winners(
+        self, machine: Machine, part: Part, memory: Array, offsets: Offsets, values: Array
+    ) -> None:
+        """Raise if a store has different values for one place, as any of them may stay there."""
+        lost = (gather(memory, offsets, values.shape[1]) != values).any(axis=1)
+        if not lost.any():
+            return
+        first = int(np.flatnonzero(lost)[0])
+        winner = int(machine.indices(part.lanes)[np.flatnonzero(offsets == offsets[first])[-1]])
+        block, thread = machine.blocks[winner // machine.threads], winner % machine.threads
+        raise machine.fault(
+            Race,
+            self._ins,
+            part.lanes,
+            f"the same store of block {block}, thread {thread} writes another value to the same "
+            f"address {int(part.addresses[first]):#x}, and which one stays is undefined",
+            "Let one thread write each address, or use atomic operations.",
+            lost,
+        )
 
     def parts(self, machine: Machine, lanes: Lanes, addresses: Offsets) -> list[Part]:
         """Return the access space by space."""

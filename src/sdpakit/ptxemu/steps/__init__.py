@@ -2,6 +2,7 @@
 
 from sdpakit.ptxemu.steps import approximations as approximations
 from sdpakit.ptxemu.steps import arithmetic as arithmetic
+from sdpakit.ptxemu.steps import atomics as atomics
 from sdpakit.ptxemu.steps import bits as bits
 from sdpakit.ptxemu.steps import carry as carry
 from sdpakit.ptxemu.steps import comparison as comparison
