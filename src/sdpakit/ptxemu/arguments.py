@@ -62,8 +62,8 @@ class Named:
 class ArgumentArrays:
     """The arrays among the arguments, copied to a device.
 
-    Arrays that share memory on the host share it there. Bytes between the elements of a strided view
-    are nobody's, and an array that may not be written on the host may not be written there.
+    Arrays that share memory on the host share it there. Bytes between the elements of a strided
+    view are nobody's, and an array that may not be written here may not be written there.
     """
 
     def __init__(self, device: Device, arrays: Iterable[Named]) -> None:
@@ -226,7 +226,7 @@ class _Encoder:
         )
 
     def _same_size(self, value: Any) -> bytes:
-        """A NumPy scalar of the same size passes as its bits."""
+        """Take a NumPy scalar of the same size as its bits."""
         if not isinstance(value, np.generic) or value.nbytes != self.parameter.size:
             self._refuse(
                 f"got {_shown(value)}",
@@ -258,8 +258,8 @@ class _Encoder:
                 "check the order of the arguments; pass a number by value as an int",
             )
         number = int(value)
-        # Compilers declare parameters that are signed in the source as unsigned, so negative numbers
-        # pass for both; large ones pass unless the parameter says it is signed.
+        # Compilers declare parameters that are signed in the source as unsigned, so negative
+        # numbers pass for both; large ones pass unless the parameter says it is signed.
         low, high = -(1 << bits - 1), (1 << bits - name.startswith("s")) - 1
         if not low <= number <= high:
             self._refuse(f"{number} is out of its range", f"pass {low} to {high}")

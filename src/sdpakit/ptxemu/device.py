@@ -62,8 +62,8 @@ class Device:
         self.arena_state: Array = np.zeros(self.arena.shape, np.uint8)
         self._allocations: dict[int, _Allocation] = {}
         self._top = _ALIGNMENT
-        # A module's variables are one object of bytes, the same in all its programs, which this keeps
-        # alive, so that no other can get its identity.
+        # A module's variables are one object of bytes, the same in all its programs, which this
+        # keeps alive, so that no other can get its identity.
         self._modules: dict[int, tuple[bytes, int]] = {}
 
     def allocate(self, what: Array | int, *, label: str = "") -> int:
@@ -93,7 +93,7 @@ class Device:
         return address
 
     def reserve(self, size: int, label: str, *, phase: int = 0) -> int:
-        """Return the address of a range that stays nobody's, `phase` bytes past a multiple of 256."""
+        """Return the address of a range, nobody's yet, `phase` bytes past a multiple of 256."""
         offset = self._top + phase
         self._top = -(-(offset + size + _ALIGNMENT) // _ALIGNMENT) * _ALIGNMENT
         if self._top > self.arena.size:

@@ -47,8 +47,8 @@ class LocalFrames:
                     OutOfBounds,
                     ins,
                     lanes,
-                    f"{width} bytes at local address {int(addresses[bad][0])}, but a thread's frame "
-                    f"has {self._size} bytes",
+                    f"{width} bytes at local address {int(addresses[bad][0])}, but a thread's "
+                    f"frame has {self._size} bytes",
                     "Correct the index into the local array.",
                     bad,
                 )

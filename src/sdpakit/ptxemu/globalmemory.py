@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class GlobalAccess:
-    """All methods return offsets into `Device.arena` of global addresses, one a lane (or one row)."""
+    """Checks; methods return offsets into `Device.arena` of global addresses, one or a row a lane."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

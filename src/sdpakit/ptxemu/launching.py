@@ -48,7 +48,7 @@ class Report:
     counters: Counters
 
 
-def launch(
+def launch(  # noqa: PLR0913  a launch has as many sides
     code: Code,
     grid: Sizes,
     block: Sizes,
@@ -70,11 +70,11 @@ def launch(
     grid, block : int or sequence of int
         How many blocks, and threads of a block; x first, up to three sizes.
     args : sequence
-        One for each parameter. A NumPy array is a pointer: it is copied to the device, and back when
-        the launch succeeded, if it may be written; views of the same memory share it there. An
-        `Output` is one that starts uninitialised and must be written whole. A Python or NumPy number
-        is passed by value and must be in range; bytes are a struct by value. A `TensorMap` is the 128
-        bytes of one, or a pointer to them.
+        One for each parameter. A NumPy array is a pointer: it is copied to the device, and back
+        when the launch succeeded, if it may be written; views of the same memory share it there.
+        An `Output` starts uninitialised and must be written whole. A Python or NumPy number is
+        passed by value and must be in range; bytes are a struct by value. A `TensorMap` is the
+        128 bytes of one, or a pointer to them.
     entry : str, optional
         Which kernel of the module; not needed if it has one only.
     shared : int

@@ -20,7 +20,7 @@ _MOST_BLOCK = (1024, 1024, 64)
 _MOST_THREADS = 1024
 _MOST_CLUSTER = 16  # more than 8 needs an attribute of the kernel, which a launch can set
 _CLUSTERS_FROM = 90
-# KiB of shared memory that a block can have, by architecture; each is that of the ones up to the next.
+# KiB of shared memory that a block can have, from each architecture to the next.
 _SHARED = {
     0: 48,
     70: 96,
@@ -88,14 +88,14 @@ def _check_threads(program: Program, shape: LaunchShape) -> None:
         )
     if limits.required_threads is not None and shape.block != limits.required_threads:
         raise LaunchError(
-            f"block is {shape.block}, but {name} says .reqntid {limits.required_threads}; launch it "
-            "with that block"
+            f"block is {shape.block}, but {name} says .reqntid {limits.required_threads}; launch "
+            "it with that block"
         )
     most = limits.max_threads
     if most is not None and shape.threads > math.prod(most):
         raise LaunchError(
-            f"block is {shape.block}, {shape.threads} threads, but {name} says .maxntid {most}; use "
-            f"at most {math.prod(most)} threads, or compile it for more (__launch_bounds__)"
+            f"block is {shape.block}, {shape.threads} threads, but {name} says .maxntid {most}; "
+            f"use at most {math.prod(most)} threads, or compile it for more (__launch_bounds__)"
         )
 
 
