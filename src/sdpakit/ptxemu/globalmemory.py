@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class GlobalAccess:
-    """Checks; methods return offsets into `Device.arena` of global addresses, one or a row a lane."""
+    """Each method returns offsets into `Device.arena` of addresses, one a lane or a row a lane."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

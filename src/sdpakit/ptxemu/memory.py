@@ -1,6 +1,6 @@
 """Memory of a batch: shared memory here; local frames, parameters and global memory beside it.
 
-Every byte has a state. The states of an access are compared as one word (see `words`); which lane is
+Every byte has a state. The states of an access are compared as one word (see `words`); who is
 at fault, and with what, is found out only after a comparison failed.
 """
 
@@ -210,7 +210,7 @@ class Memory:
         kind: type[KernelFault]
         if checks.wait and (bad := states == IN_FLIGHT).any():
             kind, what = MissingWait, "while an asynchronous copy into it is under way"
-            remedy = "Wait for the copy first: cp.async.wait_group and a barrier, or the copy's mbarrier."
+            remedy = "Wait for it: cp.async.wait_group and a barrier, or the copy's mbarrier."
         elif checks.barrier and (bad := states == BARRIER).any():
             kind, what = BarrierMisuse, "which holds an mbarrier object"
             remedy = "Keep data and mbarrier objects apart, or end the object by mbarrier.inval."

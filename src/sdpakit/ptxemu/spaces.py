@@ -34,7 +34,7 @@ Locator: TypeAlias = "Callable[[Instruction, Lanes, Offsets, int], Offsets]"
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """One state space: how to get its bytes; how to locate what is read, written, or both at once."""
+    """One state space: how to get its bytes, and to locate what is read, written, or both."""
 
     memory: Callable[[], Array]
     read: Locator

@@ -120,7 +120,7 @@ def columns(machine: Machine, lanes: Lanes, readers: list[Reader], kind: ScalarT
 @instruction("prefetch", "prefetchu", "applypriority", "discard")
 def hint(ins: Instruction) -> Step:
     """``prefetch`` and others that say how memory will be used."""
-    return lambda machine, lanes: None  # noqa: ARG005
+    return lambda machine, lanes: None
 
 
 @instruction("createpolicy")
