@@ -259,16 +259,31 @@ PAIRS = [
     """),
     Pair("named barrier with two counts", ptxemu.BarrierMisuse, """
         setp.lt.u32 %p1, %r0, 32;
-        selp.u32 %r1, 64, 96, %p1;
-    -   bar.sync 1, %r1;
+        @%p1 bra first;
+        bar.sync 1, 64;
+        bra done;
+    first:
+    -   bar.sync 1, 96;
     +   bar.sync 1, 64;
+    done:
     """),
-    Pair("shuffle in half a warp", ptxemu.Divergence, """
+    Pair("shuffle by halves of a warp", ptxemu.Divergence, """
         and.b32 %r1, %r0, 31;
         setp.ge.u32 %p1, %r1, 16;
-    -   @%p1 bra done;
+    -   @%p1 bra upper;
+        shfl.sync.bfly.b32 %r2, %r0, 1, 31, -1;
+        bra done;
+    upper:
         shfl.sync.bfly.b32 %r2, %r0, 1, 31, -1;
     done:
+        st.global.u32 [%rd1], %r2;
+    """),
+    Pair("shuffle by a lane that its mask does not name", ptxemu.Divergence, """
+        and.b32 %r1, %r0, 31;
+        setp.ge.u32 %p1, %r1, 16;
+    -   mov.u32 %r1, 0xffff;
+    +   mov.u32 %r1, 0xffffffff;
+        shfl.sync.bfly.b32 %r2, %r0, 1, 31, %r1;
     """),
     Pair("matrix product in half a warp", ptxemu.Divergence, """
         and.b32 %r1, %r0, 31;

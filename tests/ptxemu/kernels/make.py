@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 # Facts for debuggers, and the paths of the machine that compiled.
 DEBUG = re.compile(r"^\s*(\.loc\b|\.file\b)|^\s*//(?! dynamic)|^\s*$")
-DEBUG_SECTION = re.compile(r"^\s*\.section\s+\.debug.*?^\s*\}\s*$", re.MULTILINE | re.DOTALL)
+DEBUG_SECTION = re.compile(r"^\s*\.section\s+\.debug[^{]*\{.*?\}\s*$", re.MULTILINE | re.DOTALL)
 
 
 def nvrtc(source: str, arch: str, *options: str) -> str:
