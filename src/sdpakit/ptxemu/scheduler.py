@@ -245,7 +245,7 @@ class _Run:
                 if ins.opcode != "wgmma" and not products.registers.isdisjoint(
                     unit.registers[number]
                 ):
-                    products.refuse(ins)
+                    products.refuse(ins, lanes)
             step(machine, lanes)
 
     def leave(self, unit: Unit, block: int) -> int:

@@ -10,7 +10,9 @@ from sdpakit.ptxemu.steps import control as control
 from sdpakit.ptxemu.steps import conversion as conversion
 from sdpakit.ptxemu.steps import floating as floating
 from sdpakit.ptxemu.steps import integer as integer
+from sdpakit.ptxemu.steps import matrix as matrix
 from sdpakit.ptxemu.steps import memory as memory
 from sdpakit.ptxemu.steps import moving as moving
 from sdpakit.ptxemu.steps import synchronisation as synchronisation
 from sdpakit.ptxemu.steps import warp as warp
+from sdpakit.ptxemu.steps import warpgroup as warpgroup
