@@ -23,9 +23,10 @@ from sdpakit.ptxemu.errors import (
     UnsupportedInstruction,
     UnwrittenOutput,
 )
-from sdpakit.ptxemu.launching import Report, launch
+from sdpakit.ptxemu.launching import launch
 from sdpakit.ptxemu.module import Module, parse
 from sdpakit.ptxemu.program import Program
+from sdpakit.ptxemu.reporting import Report
 from sdpakit.ptxemu.tensormap import TensorMap
 
 __all__ = [

@@ -24,8 +24,8 @@ from sdpakit.ptxemu.windows import (
 )
 
 if TYPE_CHECKING:
-    from sdpakit.ptxemu.launching import Report
     from sdpakit.ptxemu.program import Program
+    from sdpakit.ptxemu.reporting import Report
 
 # Allocations begin at multiples of it, as those of drivers do, and are at least so far apart.
 _ALIGNMENT = 256

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
@@ -20,6 +19,7 @@ from sdpakit.ptxemu.limits import Sizes, launch_shape
 from sdpakit.ptxemu.machine import LaunchShape, Machine
 from sdpakit.ptxemu.module import Module, parse
 from sdpakit.ptxemu.program import Parameter, Program
+from sdpakit.ptxemu.reporting import Report
 from sdpakit.ptxemu.scheduler import Scheduler
 from sdpakit.ptxemu.tensormap import TensorMap
 
@@ -30,22 +30,6 @@ _MOST_BLOCKS = 64
 _BATCH_BYTES = 256 << 20
 # What a byte of shared memory takes: itself, its state, and who touched it last.
 _SHARED_COST = 16
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a launch did.
-
-    Attributes
-    ----------
-    entry : str
-        Which kernel.
-    counters : Counters
-        What it executed and accessed.
-    """
-
-    entry: str
-    counters: Counters
 
 
 def launch(  # noqa: PLR0913  a launch has as many sides
@@ -116,7 +100,7 @@ def launch(  # noqa: PLR0913  a launch has as many sides
         arrays.copy_back()
     finally:
         arrays.release()
-    return Report(program.name, counters)
+    return Report(program, counters)
 
 
 class _Schedulers:
