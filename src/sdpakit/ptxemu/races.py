@@ -40,15 +40,15 @@ _WIDEST = 4  # a granule has 1 << _WIDEST bytes at first
 _STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
 
 _BARRIER = (
-    "put a barrier between them: bar.sync if both are warps of a block, a wait for the mbarrier "
-    "that the other one arrives at, or barrier.cluster between blocks of a cluster"
+    "Put a barrier between them: bar.sync if both are warps of a block, a wait for the mbarrier "
+    "that the other one arrives at, or barrier.cluster between blocks of a cluster."
 )
 _REUSE = (
-    "wait until every reader is done before the memory is used again: a bar.sync, or an mbarrier "
-    "that readers arrive at after their last read (for wgmma and bulk stores: after the wait_group)"
+    "Wait until every reader is done before the memory is used again: a bar.sync, or an mbarrier "
+    "that readers arrive at after their last read (after the wait_group of wgmma and bulk stores)."
 )
 _FENCE = (
-    "execute fence.proxy.async after the stores and before the barrier (or copy) that follows them"
+    "Execute fence.proxy.async after the stores and before the barrier (or copy) that follows them."
 )
 
 
@@ -171,11 +171,8 @@ class RaceDetector:
                 self._check_accesses(
                     ins, lanes, granules, self._atomics, ("write", "atomic access")
                 )
-        rows = self._rows(lanes)
-        self._writer[granules] = rows
+        self._writer[granules] = self._rows(lanes)
         self._written[granules] = self.clocks.stamp(ins.line)
-        if self._race:
-            self._check_one_writer(ins, lanes, granules, rows)
 
     def atomic(self, ins: Instruction, lanes: Lanes, offsets: Offsets, width: int) -> None:
         """Record atomic accesses, which do not race with each other."""
@@ -271,23 +268,6 @@ class RaceDetector:
                 raise self._race_fault(
                     ins, lanes, int(row[first]), int(found[first]), words[0], deed
                 )
-
-    def _check_one_writer(
-        self, ins: Instruction, lanes: Lanes, granules: Offsets, rows: Offsets
-    ) -> None:
-        """Raise if two warps wrote one granule in this very step."""
-        other = self._writer[granules] != rows
-        if other.any():
-            row, column = (int(index[0]) for index in np.nonzero(other))
-            agent = int(self._writer[granules[row, column]])
-            raise self._race_fault(
-                ins,
-                lanes,
-                row,
-                int(granules[row, column]),
-                "write",
-                self._deed("write", agent, self.clocks.now),
-            )
 
     # -------------------------------------------------------------------------------
     # asynchronous proxy
@@ -402,34 +382,44 @@ class RaceDetector:
         return clock
 
     def land_engine_write(
-        self,
-        ins: Instruction,
-        lane: int,
-        offsets: Offsets,
-        width: int,
-        barrier: int,
-        clock: Clock | None,
-    ) -> Clock | None:
-        """Record landed ``cp.async`` of lanes of a block whose completion arrives on an mbarrier.
+        self, ins: Instruction, lanes: Lanes, offsets: Offsets, width: int, barriers: Offsets
+    ) -> dict[int, Clock]:
+        """Record landed ``cp.async`` whose completion arrives on mbarriers, one a lane.
 
-        `clock` is that of the arrival so far; returns it with these writes.
+        Returns what the arrival on each mbarrier hands on besides what its threads know.
         """
-        if not self.on or clock is None or not offsets.size:
-            return clock
-        warp = int(self._machine.lane_warp[lane])
-        agent = self.clocks.engine(warp, barrier, asynchronous=False)
+        if not self.on or not offsets.size:
+            return {}
+        clocks, warps = self.clocks, self._warps(lanes)
+        stamp = clocks.stamp(ins.line) + ENGINE_BIAS
+        agents, marks = np.zeros(len(barriers), np.int64), {}
+        for barrier in np.unique(barriers).tolist():
+            members = barriers == barrier
+            agent = clocks.engine(int(warps[np.argmax(members)]), barrier, asynchronous=False)
+            agents[members] = agent
+            marks[barrier] = np.zeros((2, clocks.known.shape[1]), np.int32)
+            marks[barrier][0, agent] = stamp
         granules = self._granules(offsets, width)
-        stamp = self.clocks.stamp(ins.line) + ENGINE_BIAS
-        self._writer[granules] = agent
+        self._writer[granules] = agents[:, None]
         self._written[granules] = stamp
-        mark = np.zeros((2, self.clocks.known.shape[1]), np.int32)
-        mark[0, agent] = stamp
-        return join(clock, mark)
+        return marks
 
     # ------------------------------------------------------------------------------- order
 
+    def stamp(self, ins: Instruction) -> int:
+        """Return the stamp of something that happens now."""
+        return self.clocks.stamp(ins.line) if self.on else 0
+
+    def knows(self, warps: Warps, other: int, stamp: int) -> NDArray[np.bool_]:
+        """Return which of some warps know what another warp of the batch did at a stamp."""
+        if not self._race:
+            return np.ones(len(warps), bool)
+        agent = other % self._domain_warps
+        known: NDArray[np.bool_] = self.clocks.known[warps, agent] >= stamp
+        return known
+
     def snapshot(self, warps: Warps) -> Clock | None:
-        """Return what warps (batch-wide numbers, one domain) know and did, for others to acquire."""
+        """Return what warps (batch-wide numbers, one domain) know and did, to be acquired."""
         return self.clocks.snapshot(warps) if self.on else None
 
     def join(self, clock: Clock | None, other: Clock | None) -> Clock | None:

@@ -8,9 +8,11 @@ from sdpakit.ptxemu.steps import carry as carry
 from sdpakit.ptxemu.steps import comparison as comparison
 from sdpakit.ptxemu.steps import control as control
 from sdpakit.ptxemu.steps import conversion as conversion
+from sdpakit.ptxemu.steps import copies as copies
 from sdpakit.ptxemu.steps import floating as floating
 from sdpakit.ptxemu.steps import integer as integer
 from sdpakit.ptxemu.steps import matrix as matrix
+from sdpakit.ptxemu.steps import mbarrier as mbarrier
 from sdpakit.ptxemu.steps import memory as memory
 from sdpakit.ptxemu.steps import moving as moving
 from sdpakit.ptxemu.steps import synchronisation as synchronisation
