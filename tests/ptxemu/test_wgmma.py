@@ -14,7 +14,7 @@ SWIZZLES = {"none": (0, 16), "128B": (1, 128), "64B": (2, 64), "32B": (3, 32)}
 
 
 def places(rows, depth, size, field, *, mn_major):
-    """Where the elements of a matrix are in shared memory, straight from the PTX ISA: (rows, depth)."""
+    """Where the elements of a matrix are in shared memory by the PTX ISA: (rows, depth)."""
     start, leading, stride, swizzle = field
     pitch = SWIZZLES[swizzle][1]
     row, k = np.ogrid[:rows, :depth]
@@ -129,7 +129,7 @@ class Case:
             return f"{name} {{{d}}}, {operand}, %w{2 + step}, {predicate}{scales}{majors};"
 
         def transfer(kind, number, register, parameter, index):
-            """Words of this thread: register after register, all threads of the launch side by side."""
+            """Words of this thread: register after register, all threads side by side."""
             lines = [f"ld.param.u64 %w6, [{parameter}]; mad.wide.u32 %w6, %x3, 4, %w6;"]
             for i in range(number):
                 move = f"ld.global.b32 %{register}{index + i}, [%w6];"
@@ -241,7 +241,7 @@ ret;
         exact = products.sum(axis=1) + d * self.adds
         size = sizes.sum(axis=1) + np.abs(d)
         unit = {"f16": 2.0**-11, "f32": 2.0**-24, "s32": 0}[self.kinds[0]]
-        # Each step adds depth + 1 numbers in float32, and rounds its result to the accumulator's type.
+        # Each step adds depth + 1 numbers in float32, and rounds to the accumulator's type.
         bound = (
             2 * (self.depth + 1) * 2.0**-24 * size * (unit > 0)
             + 2 * unit * size
