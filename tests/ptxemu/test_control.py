@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from tests.ptxemu.threads import executions, kernel, line, run
 
 from sdpakit import ptxemu
 from sdpakit.ptxemu.scheduler import Scheduler
-from tests.ptxemu.threads import executions, kernel, line, run
 
 THREADS = np.arange(64)
 
@@ -291,10 +291,14 @@ def test_an_error_of_the_emulator_says_where_it_was():
     body = "    mov.u32 %r9, %smid;\n"
     with pytest.raises(ptxemu.UnsupportedInstruction, match="no special register %smid") as caught:
         run(body)
-    assert caught.value.__notes__ == [f"at PTX line {line(kernel(body), 'smid')}: mov.u32 %r9, %smid"]
+    assert caught.value.__notes__ == [
+        f"at PTX line {line(kernel(body), 'smid')}: mov.u32 %r9, %smid"
+    ]
 
 
 def test_steps_of_a_program_are_built_before_anything_runs():
-    text = kernel("    mov.u32 %r9, 1;\n    tex.1d.v4.f32.s32 {%r1, %r2, %r3, %r4}, [%rd1, {%r5}];\n")
+    text = kernel(
+        "    mov.u32 %r9, 1;\n    tex.1d.v4.f32.s32 {%r1, %r2, %r3, %r4}, [%rd1, {%r5}];\n"
+    )
     with pytest.raises(ptxemu.UnsupportedInstruction, match="opcode 'tex'"):
         Scheduler(ptxemu.parse(text).program("kernel"))

@@ -1,4 +1,4 @@
-"""Kernels for the tests of control flow: each thread computes ``%r9`` and stores it at its place."""
+"""Kernels of which each thread computes ``%r9`` and stores it at its place."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ STORE:
 def kernel(body):
     """Return PTX; in the body `%r0` is the thread, `%r1` the block, `%r3` the thread in the grid.
 
-    `%r4` is the lane, `%r5` the warp, `%rd1` the address of eight flags, all 0. The body ends with `%r9`, which
-    is stored, or jumps to STORE.
+    `%r4` is the lane, `%r5` the warp, `%rd1` the address of eight flags, all 0. The body ends with
+    `%r9`, which is stored, or jumps to STORE.
     """
     return HEAD + body + TAIL
 

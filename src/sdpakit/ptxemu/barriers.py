@@ -350,9 +350,10 @@ class ClusterBarriers:
             first = self._machine.blocks[int(np.flatnonzero(mine)[0]) // self._machine.threads]
             arrived = int(np.count_nonzero(living & (self._stage == _ARRIVED)))
             ins = self._site[int(cluster)]
+            waiting = int(np.count_nonzero(self._waits & mine))
             lines.append(
-                f"cluster of block {first}: barrier.cluster has {arrived} of "
-                f"{int(living.sum())} threads; {int(np.count_nonzero(self._waits & mine))} wait at line {ins.line} ({ins.text})"
+                f"cluster of block {first}: barrier.cluster has {arrived} of {int(living.sum())} "
+                f"threads; {waiting} wait at line {ins.line} ({ins.text})"
             )
         return lines
 

@@ -20,7 +20,7 @@ from sdpakit.ptxemu.machine import LaunchShape, Machine
 from sdpakit.ptxemu.module import Module, parse
 from sdpakit.ptxemu.program import Parameter, Program
 from sdpakit.ptxemu.reporting import Report
-from sdpakit.ptxemu.scheduler import Scheduler
+from sdpakit.ptxemu.scheduler import BLOCK_LIMIT, Scheduler
 from sdpakit.ptxemu.tensormap import TensorMap
 
 Code: TypeAlias = str | Module | Program
@@ -44,6 +44,7 @@ def launch(  # noqa: PLR0913  a launch has as many sides
     checks: Checks | None = None,
     profile: bool = False,
     device: Device | None = None,
+    limit: int = BLOCK_LIMIT,
 ) -> Report:
     """Run a kernel.
 
@@ -71,6 +72,9 @@ def launch(  # noqa: PLR0913  a launch has as many sides
         Whether to count accesses to memory: bank conflicts, sectors.
     device : Device, optional
         Where; a new one by default.
+    limit : int
+        How many basic blocks a batch of thread blocks may run, one after the other, before the
+        kernel is said to run for ever.
 
     Returns
     -------
@@ -94,7 +98,7 @@ def launch(  # noqa: PLR0913  a launch has as many sides
         scheduler = _schedulers.of(program)
         for blocks in _batches(program, shape):
             machine = Machine(program, shape, blocks, device, parameters, checks, counters)
-            scheduler.run(machine)
+            scheduler.run(machine, limit)
         if checks.unwritten:
             arrays.check_outputs()
         arrays.copy_back()

@@ -35,6 +35,15 @@ _MASKED = frozenset({"shfl", "vote", "match", "redux", "elect"})
 _WAKING = frozenset({"mbarrier", "cp"})
 
 
+@dataclass(slots=True)
+class Group:
+    """Lanes that run together, how many they are, and of how many warps."""
+
+    lanes: Lanes
+    size: int
+    warps: int
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
     """What an instruction for a whole warp waits for: all lanes of it that have not ended.

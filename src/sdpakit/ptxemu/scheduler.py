@@ -7,7 +7,6 @@ lanes of all warps and blocks that do the same share the cost of a step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from operator import length_hint
 from typing import TYPE_CHECKING
 
@@ -15,35 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpakit.ptxemu.errors import KernelFault, Trap
+from sdpakit.ptxemu.fairness import Fairness
 from sdpakit.ptxemu.machine import DONE, RUNNING
 from sdpakit.ptxemu.parked import Parked
-from sdpakit.ptxemu.planning import Apart, Plan, Unit, plan
+from sdpakit.ptxemu.planning import Apart, Group, Plan, Unit, plan
 from sdpakit.ptxemu.stalls import stalled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sdpakit.ptxemu.machine import Lanes, Machine
+    from sdpakit.ptxemu.machine import Machine
     from sdpakit.ptxemu.program import Instruction, Program
     from sdpakit.ptxemu.registry import Step
 
 # Blocks of the program that a batch may run; an endless loop ends within a minute or two.
-ROUND_LIMIT = 5_000_000
-# After so many of them other warps have their turn: the group may spin until one does something.
-PATIENCE = 256
-# Of so many turns one may go to lanes of the same warp. Those lose the company of the rest for it.
-TURNS_WITHIN_WARP = 16
+BLOCK_LIMIT = 5_000_000
 # No block: the lanes of the group go different ways now, or wait.
 PARTED = -1
-
-
-@dataclass(slots=True)
-class Group:
-    """Lanes that run together, how many they are, and of how many warps."""
-
-    lanes: Lanes
-    size: int
-    warps: int
 
 
 class Scheduler:
@@ -63,7 +50,7 @@ class Scheduler:
     def __init__(self, program: Program) -> None:
         self._plan = plan(program)
 
-    def run(self, machine: Machine, limit: int = ROUND_LIMIT) -> None:
+    def run(self, machine: Machine, limit: int = BLOCK_LIMIT) -> None:
         """Run all threads of a batch to their end.
 
         Parameters
@@ -89,7 +76,8 @@ class _Run:
         self.machine, self.plan, self.limit = machine, plan, limit
         self.end = len(plan.units)
         self.ranks = np.array(plan.ranks)
-        self.rounds, self.patience, self.turns, self.turn_rank = 0, PATIENCE, 0, -1
+        self.rounds = 0
+        self.fairness = Fairness(machine, plan.units)
         self.warp_rounds, self.lane_rounds = [0] * self.end, [0] * self.end
         self.parked = Parked(machine)
         # Which instruction of the program a lane waits at, if it does.
@@ -138,30 +126,15 @@ class _Run:
     def lowest(self, running: NDArray[np.intp], ranks: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return which of the lanes have the lowest rank, or whose turn it is."""
         self.ceiling = self.end + 1
-        if self.patience <= 0:
-            self.patience = PATIENCE
-            self.turns += 1
-            waiting = self.neglected(running)
-            if waiting.any():
-                later = waiting & (ranks > self.turn_rank)
-                self.turn_rank = int(ranks[later if later.any() else waiting].min())
-                self.alone = False
-                turn: NDArray[np.bool_] = waiting & (ranks == self.turn_rank)
-                return turn
+        turn = self.fairness.turn(running, ranks)
+        if turn is not None:
+            self.alone = False
+            return turn
         chosen: NDArray[np.bool_] = ranks == ranks.min()
         self.alone = bool(chosen.all())
         if not self.alone:
             self.ceiling = int(ranks[~chosen].min())
         return chosen
-
-    def neglected(self, running: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Return which of the lanes the group keeps from running."""
-        served = np.zeros(self.machine.lanes, bool)
-        served[self.group.lanes] = True
-        if self.turns % TURNS_WITHIN_WARP:
-            warps = self.machine.lane_warp
-            served = (np.bincount(warps, weights=served) > 0)[warps]
-        return ~served[running]
 
     def grouped(self, lanes: NDArray[np.intp]) -> Group:
         """Return the group of some lanes, with the array that they had when they ran before."""
@@ -224,10 +197,8 @@ class _Run:
     def admit(self, block: int) -> bool:
         """Count a block that the group begins; return False if others have their turn first."""
         group = self.group
-        if not self.alone:
-            if self.patience <= 0:
-                return False
-            self.patience -= 1
+        if not self.alone and not self.fairness.permits(block, group):
+            return False
         self.rounds += 1
         if self.rounds > self.limit:
             raise self.overrun()
