@@ -191,6 +191,6 @@ def _fma_of_one(a: float, b: float, c: float) -> tuple[float, float]:
     try:
         nearest = float(exact)
     except OverflowError:
-        return math.copysign(math.inf, exact), -1.0 if exact > 0 else 1.0
+        return (math.inf, -1.0) if exact > 0 else (-math.inf, 1.0)
     dropped = exact - Fraction(nearest)
     return nearest, float((dropped > 0) - (dropped < 0))
