@@ -113,7 +113,7 @@ def root(a, form, direction):
 
 
 def values_of(form, dtype, seed=0, count=40):
-    """Return numbers that are hard to round, and infinities and NaN, as an array of `dtype`.
+    """Return numbers that are hard to round, infinities and NaN, as an array of `dtype`.
 
     They have few bits or all, and exponents near each other or at the ends of the range.
     """
@@ -144,7 +144,7 @@ def values_of(form, dtype, seed=0, count=40):
 
 
 def operands(form, dtype, count, rows=500):
-    """Return `count` arrays of hard values that meet each other in every way, or `rows` of those."""
+    """Return `count` arrays of hard values; `rows` of the ways in which they meet."""
     values = values_of(form, dtype)
     if count == 1:
         return [values]

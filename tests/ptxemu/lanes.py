@@ -19,7 +19,9 @@ def execute(instructions, results, **values):
     values : numpy.ndarray
         What each source register holds, by name; broadcast against each other.
     """
-    values = dict(zip(values, np.broadcast_arrays(*map(np.atleast_1d, values.values()))))
+    values = dict(
+        zip(values, np.broadcast_arrays(*map(np.atleast_1d, values.values())), strict=True)
+    )
     count = len(next(iter(values.values()))) if values else 32
     values = {name: np.ascontiguousarray(value) for name, value in values.items()}
     outputs = {name: np.zeros(count, dtype) for name, dtype in results.items()}
@@ -74,7 +76,7 @@ $end:
 
 
 def _declare(name, dtype):
-    kind = "pred" if dtype == bool else f"b{8 * max(dtype.itemsize, 2)}"
+    kind = "pred" if dtype.kind == "b" else f"b{8 * max(dtype.itemsize, 2)}"
     return [f".reg .{kind} {name};"]
 
 
@@ -86,12 +88,12 @@ def _address(parameter, name, dtype):
 
 
 def _load(name, dtype):
-    if dtype == bool:
+    if dtype.kind == "b":
         return ["ld.global.u8 %short, [%at];", f"setp.ne.u16 {name}, %short, 0;"]
     return [f"ld.global.u{8 * dtype.itemsize} {name}, [%at];"]
 
 
 def _store(name, dtype):
-    if dtype == bool:
+    if dtype.kind == "b":
         return [f"selp.u16 %short, 1, 0, {name};", "st.global.u8 [%at], %short;"]
     return [f"st.global.u{8 * dtype.itemsize} [%at], {name};"]

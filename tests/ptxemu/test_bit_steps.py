@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 from tests.ptxemu.lanes import execute
@@ -27,7 +29,7 @@ def check(text, function, dtype, **values):
     """Compare a step with a function of Python integers."""
     found = execute(text, {"d": dtype}, **values)
     bits = 8 * np.dtype(dtype).itemsize
-    expected = [function(*map(int, row)) % 2**bits for row in zip(*values.values())]
+    expected = [function(*map(int, row)) % 2**bits for row in zip(*values.values(), strict=True)]
     assert found.tolist() == expected
 
 
@@ -173,14 +175,13 @@ class TestFields:
 
     @pytest.mark.parametrize("length", [0, 32, 64])
     def test_whole_and_empty_fields(self, bits, length):
+        def whole(a, is_signed):
+            return extract(a, 0, length, bits, is_signed)
+
         a, b, dtype = words(bits), words(bits)[::-1], f"u{bits // 8}"
         for sign in "us":
-            check(
-                f"bfe.{sign}{bits} d, a, 0, {length}",
-                lambda a: extract(a, 0, length, bits, sign == "s"),
-                dtype,
-                a=a,
-            )
+            text = f"bfe.{sign}{bits} d, a, 0, {length}"
+            check(text, partial(whole, is_signed=sign == "s"), dtype, a=a)
         text = f"bfi.b{bits} d, a, b, 0, {length}"
         check(text, lambda a, b: insert(a, b, 0, length, bits), dtype, a=a, b=b)
 

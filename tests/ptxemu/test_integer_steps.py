@@ -80,9 +80,11 @@ def test_same_width(opcode, kind):
     values = meet(dtype, arity(function))
     names = "abc"[: len(values)]
     found = execute(
-        f"{opcode}.{kind} d, {', '.join(names)}", {"d": dtype}, **dict(zip(names, values))
+        f"{opcode}.{kind} d, {', '.join(names)}",
+        {"d": dtype},
+        **dict(zip(names, values, strict=True)),
     )
-    expected = wrapped([function(*map(int, row)) for row in zip(*values)], dtype)
+    expected = wrapped([function(*map(int, row)) for row in zip(*values, strict=True)], dtype)
     assert (found == expected).all()
 
 
@@ -93,8 +95,8 @@ def test_division_is_toward_zero(opcode, kind):
     a, b = meet(dtype, 2)
     a, b = a[b != 0], b[b != 0]
     found = execute(f"{opcode}.{kind} d, a, b", {"d": dtype}, a=a, b=b)
-    quotients = [toward_zero(int(x), int(y)) for x, y in zip(a, b)]
-    rest = [int(x) - q * int(y) for x, q, y in zip(a, quotients, b)]
+    quotients = [toward_zero(int(x), int(y)) for x, y in zip(a, b, strict=True)]
+    rest = [int(x) - q * int(y) for x, q, y in zip(a, quotients, b, strict=True)]
     assert (found == wrapped(quotients if opcode == "div" else rest, dtype)).all()
 
 
@@ -119,7 +121,7 @@ def test_upper_half_of_products(opcode, kind):
     text = f"{opcode}.hi.{kind} d, a, b" + (", c" if opcode == "mad" else "")
     addends = c if opcode == "mad" else 0 * c
     found = execute(text, {"d": dtype}, a=a, b=b, c=c)
-    expected = [(int(x) * int(y) >> bits) + int(z) for x, y, z in zip(a, b, addends)]
+    expected = [(int(x) * int(y) >> bits) + int(z) for x, y, z in zip(a, b, addends, strict=True)]
     assert (found == wrapped(expected, dtype)).all()
 
 
@@ -133,7 +135,7 @@ def test_wide_products(opcode, kind):
     text = f"{opcode}.wide.{kind} d, a, b" + (", c" if opcode == "mad" else "")
     found = execute(text, {"d": wide}, a=a, b=b, c=c)
     addends = c if opcode == "mad" else 0 * c
-    expected = [int(x) * int(y) + int(z) for x, y, z in zip(a, b, addends)]
+    expected = [int(x) * int(y) + int(z) for x, y, z in zip(a, b, addends, strict=True)]
     assert (found == wrapped(expected, wide)).all()
 
 
@@ -142,18 +144,22 @@ def test_wide_products(opcode, kind):
 def test_of_24_bits(part, shift, kind):
     dtype = np.dtype(WIDTHS[kind])
     a, b, c = meet(dtype, 3)
-    products = [low_24(int(x), kind) * low_24(int(y), kind) >> shift for x, y in zip(a, b)]
+    products = [
+        low_24(int(x), kind) * low_24(int(y), kind) >> shift for x, y in zip(a, b, strict=True)
+    ]
     found = execute(f"mul24.{part}.{kind} d, a, b", {"d": dtype}, a=a, b=b)
     assert (found == wrapped(products, dtype)).all()
     found = execute(f"mad24.{part}.{kind} d, a, b, c", {"d": dtype}, a=a, b=b, c=c)
-    assert (found == wrapped([p + int(z) for p, z in zip(products, c)], dtype)).all()
+    assert (found == wrapped([p + int(z) for p, z in zip(products, c, strict=True)], dtype)).all()
 
 
 def test_saturated_mad_of_24_bits():
     a, b, c = meet(np.dtype("i4"), 3)
     found = execute("mad24.hi.sat.s32 d, a, b, c", {"d": "i4"}, a=a, b=b, c=c)
-    products = [low_24(int(x), "s32") * low_24(int(y), "s32") >> 16 for x, y in zip(a, b)]
-    assert (found == [clamp(p + int(z), "i4") for p, z in zip(products, c)]).all()
+    products = [
+        low_24(int(x), "s32") * low_24(int(y), "s32") >> 16 for x, y in zip(a, b, strict=True)
+    ]
+    assert (found == [clamp(p + int(z), "i4") for p, z in zip(products, c, strict=True)]).all()
 
 
 PACKED = {"add": np.add, "sub": np.subtract, "min": np.minimum, "max": np.maximum}
@@ -180,7 +186,9 @@ def test_dot_products_of_bytes(first, second):
     a, b, c = (values.view("u4") for values in meet(np.dtype("i4"), 3))
     kinds = [np.dtype(f"{'i' if kind == 's32' else 'u'}1") for kind in (first, second)]
     halves = a.view(np.dtype(f"{kinds[0].kind}2")).reshape(-1, 2).astype("i8")
-    parts = [x.view(kind).reshape(-1, 4).astype("i8") for x, kind in zip((a, b), kinds)]
+    parts = [
+        x.view(kind).reshape(-1, 4).astype("i8") for x, kind in zip((a, b), kinds, strict=True)
+    ]
     found = execute(f"dp4a.{first}.{second} d, a, b, c", {"d": "u4"}, a=a, b=b, c=c)
     assert (found == wrapped((parts[0] * parts[1]).sum(1) + c, "u4")).all()
     for part, chosen in (("lo", slice(0, 2)), ("hi", slice(2, 4))):
@@ -201,7 +209,7 @@ def test_carries_go_from_word_to_word(bits, sign):
     """
     outputs = dict.fromkeys(("low", "middle", "high"), dtype)
     low, middle, high = execute(text, outputs, a=a, b=b, c=c, e=e)
-    for row in zip(a, b, c, e, low, middle, high):
+    for row in zip(a, b, c, e, low, middle, high, strict=True):
         w, x, y, z, *found = map(int, row)
         number = w + (y << bits) + (w << 2 * bits)
         other = x + (z << bits) + (z << 2 * bits)
@@ -218,7 +226,7 @@ def test_carries_of_products(bits):
         madc.hi.u{bits} high, a, b, e
     """
     low, high = execute(text, {"low": dtype, "high": dtype}, a=a, b=b, c=c, e=e)
-    for row in zip(a, b, c, e, low, high):
+    for row in zip(a, b, c, e, low, high, strict=True):
         w, x, y, z, *found = map(int, row)
         total = w * x + y + (z << bits)
         assert found == [total & 2**bits - 1, total >> bits & 2**bits - 1]

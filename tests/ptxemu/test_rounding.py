@@ -24,7 +24,7 @@ def test_one_rounding_of_f64(name, direction):
         if name in ("sum", "fma") and direction == "rm":
             parts = (values[0] * values[1], values[2]) if name == "fma" else values
             found = rounding.signed_zeros(found, function(*values), *parts)
-    expected = [oracle(*map(float, row), exact.F64, direction) for row in zip(*values)]
+    expected = [oracle(*map(float, row), exact.F64, direction) for row in zip(*values, strict=True)]
     wrong = ~exact.same(found, expected)
     assert not wrong.any(), [(v[wrong][:3].tolist()) for v in (*values, found)]
 

@@ -26,16 +26,19 @@ class ByteFloat:
         size = np.minimum(np.abs(values).astype(np.float64), self.largest)
         rounded = np.rint(size / self._unit(size)) * self._unit(size)
         # If rounding reached the next power of two, its code is the next one all the same.
-        exponent = np.maximum(np.frexp(rounded)[1] - 1, self.least)
+        exponent = self._exponent(rounded)
         steps = np.rint(np.ldexp(rounded, self.fraction - exponent)).astype(np.int64)
         codes = (((exponent - self.least) << self.fraction) + steps).astype(np.uint8)
         codes = np.where(np.isnan(values), _NAN_CODE, codes)
         return np.where(np.signbit(values) & ~np.isnan(values), codes | _SIGN_CODE, codes)
 
     def _unit(self, size: Array) -> Array:
-        exponent = np.maximum(np.frexp(size)[1] - 1, self.least)
-        result: Array = np.ldexp(1.0, exponent - self.fraction)
+        result: Array = np.ldexp(1.0, self._exponent(size) - self.fraction)
         return result
+
+    def _exponent(self, size: Array) -> Array:
+        exponent = np.maximum(np.frexp(size)[1] - 1, self.least)
+        return np.where(size > 0, exponent, self.least)
 
     def decode(self, codes: Array) -> Array:
         """Return float32 of codes; NaN and infinity as the format has them."""
