@@ -1,9 +1,10 @@
 """mbarrier objects: phases, arrivals, transaction counts, and who waits.
 
-A wait for a phase blocks its lanes until the phase completes. A wait may also return false:
-``test_wait`` at once and ``try_wait`` after some time. As time means nothing here, that happens
-when nobody can run and nothing is under way: the least convenient moment that a GPU could
-choose, too.
+Both kinds of wait may return false: ``test_wait`` at once, ``try_wait`` after some time, and time
+means nothing here. So the first wait of a lane for a phase that is not over returns false at once,
+which a kernel without a loop around it does not survive. The next one blocks until the phase
+completes or, if the lanes would wait for ever otherwise, returns false, too: a kernel may have
+something else to do.
 """
 
 from __future__ import annotations
@@ -112,6 +113,7 @@ class MBarriers:
         self._machine = machine
         self._barriers: dict[int, MBarrier] = {}
         self._impatience = 0
+        self._failed = np.zeros(machine.lanes, bool)  # lanes whose last wait returned false
 
     # ------------------------------------------------------------------------------- operations
 
@@ -214,6 +216,15 @@ class MBarriers:
         self._release(barrier, clock)
         barrier.transactions -= transactions
         self._impatience = 0
+        if barrier.transactions < 0 and not barrier.pending and self._machine.checks.barrier:
+            raise self._misuse(
+                ins,
+                lanes,
+                0,
+                f"{-barrier.transactions} bytes more arrive at {self._name(barrier)} than were "
+                "expected, after all its arrivals",
+                "Let expect_tx announce all bytes of the copies that complete on the mbarrier.",
+            )
         self._advance(barrier)
 
     def wait(self, offsets: Offsets, wait: Wait) -> None:
@@ -226,9 +237,16 @@ class MBarriers:
             if done.any():
                 self._pass(barrier, part if done.all() else part.of(done))
             if not done.all():
-                rest = part.of(~done)
-                self._machine.state[rest.lanes] = _WAITING
-                barrier.waits.append(rest)
+                self._fail_or_block(barrier, part.of(~done))
+
+    def _fail_or_block(self, barrier: MBarrier, wait: Wait) -> None:
+        again = self._failed[wait.lanes]
+        if again.any():
+            blocked = wait if again.all() else wait.of(again)
+            self._machine.state[blocked.lanes] = _WAITING
+            barrier.waits.append(blocked)
+        if not again.all():
+            self._resume(wait.of(~again), result=False)
 
     def require(self, ins: Instruction, lanes: Lanes, offsets: Offsets) -> None:
         """Raise unless there is an object at each offset."""
@@ -298,6 +316,7 @@ class MBarriers:
 
     def _resume(self, wait: Wait, *, result: bool) -> None:
         self._machine.state[wait.lanes] = _RUNNING
+        self._failed[wait.lanes] = not result
         wait.writer(self._machine, wait.lanes, np.array([result]))
 
     # ------------------------------------------------------------------------------- finding
