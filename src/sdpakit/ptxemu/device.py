@@ -61,7 +61,7 @@ class Device:
         self.arena: Array = np.full(4 * _ALIGNMENT, POISON, np.uint8)
         self.arena_state: Array = np.zeros(self.arena.shape, np.uint8)
         self._allocations: dict[int, _Allocation] = {}
-        self._top = _ALIGNMENT
+        self._top = _after(0)
         # A module's variables are one object of bytes, the same in all its programs, which this
         # keeps alive, so that no other can get its identity.
         self._modules: dict[int, tuple[bytes, int]] = {}
@@ -95,7 +95,7 @@ class Device:
     def reserve(self, size: int, label: str, *, phase: int = 0) -> int:
         """Return the address of a range, nobody's yet, `phase` bytes past a multiple of 256."""
         offset = self._top + phase
-        self._top = -(-(offset + size + _ALIGNMENT) // _ALIGNMENT) * _ALIGNMENT
+        self._top = _after(offset + size)
         if self._top > self.arena.size:
             self._grow(max(self._top, 2 * self.arena.size))
         self._allocations[offset] = _Allocation(offset, size, label)
@@ -121,8 +121,8 @@ class Device:
             )
         self.state(address, allocation.size)[...] = 0
         self.bytes(address, allocation.size)[...] = POISON
-        if not any(other > allocation.offset for other in self._allocations):
-            self._top = allocation.offset // _ALIGNMENT * _ALIGNMENT
+        last = max((a.offset + a.size for a in self._allocations.values()), default=0)
+        self._top = _after(last)
 
     def bytes(self, address: int, size: int) -> Array:
         """Return memory as bytes, no copy."""
@@ -211,6 +211,11 @@ class Device:
         from sdpakit.ptxemu.launching import launch
 
         return launch(code, grid, block, args, device=self, **options)
+
+
+def _after(end: int) -> int:
+    """Return where the next allocation may begin."""
+    return -(-(end + _ALIGNMENT) // _ALIGNMENT) * _ALIGNMENT
 
 
 def _generic(relocation: Relocation, base: int) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
+
+import numpy as np
 
 from sdpakit.ptxemu.errors import LaunchError
 from sdpakit.ptxemu.machine import LaunchShape
@@ -58,10 +60,10 @@ def launch_shape(
 
 
 def _three(name: str, sizes: Sizes, most: tuple[int, int, int]) -> tuple[int, int, int]:
-    given = (sizes,) if isinstance(sizes, int) else tuple(sizes)
-    if not 1 <= len(given) <= 3 or not all(isinstance(size, int) for size in given):
+    given = tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
+    if not 1 <= len(given) <= 3 or not all(isinstance(size, (int, np.integer)) for size in given):
         raise LaunchError(f"{name} is {sizes!r}; give an int, or one to three of them, x first")
-    x, y, z = (*given, 1, 1)[:3]
+    x, y, z = (*(int(size) for size in given), 1, 1)[:3]
     if any(not 1 <= size <= limit for size, limit in zip((x, y, z), most, strict=True)):
         raise LaunchError(f"{name} is {(x, y, z)}; each size must be from 1 to {most}")
     return x, y, z
