@@ -135,7 +135,10 @@ def _array(source: str, text: str) -> tuple[Array, bool]:
     if shaped := _SHAPED.fullmatch(source):
         zeros, dtype, sizes = shaped.groups()
         shape = tuple(int(size) for size in sizes.split(",") if size)
-        return np.zeros(shape, dtype), zeros is None
+        try:
+            return np.zeros(shape, dtype), zeros is None
+        except TypeError as error:
+            raise LaunchError(f"{text!r}: {error}; give a dtype of NumPy, as in float32") from error
     if not source.endswith(".npy"):
         raise LaunchError(
             f"{text!r} is no argument; give a number, bytes:HEX, x.npy, y.npy=x.npy or "
