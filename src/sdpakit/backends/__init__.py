@@ -33,6 +33,7 @@ AUTO: tuple[str, ...] = ("numba_cpu", "interp")
 _BUILTIN: dict[str, str] = {
     "numba_cpu": "sdpakit.backends.numba_cpu.backend:BACKEND",
     "interp": "sdpakit.backends.interp:BACKEND",
+    "cupy": "sdpakit.backends.cupy.backend:BACKEND",
 }
 _MEMBERS = ("availability", "capabilities", "unsupported_reasons", "lower", "load")
 

@@ -1,0 +1,1 @@
+"""The backend of raw CUDA C++ kernels."""

@@ -1,0 +1,138 @@
+"""`Call`, the struct that a kernel takes by value: run-time values of a call in fields of 8 bytes.
+
+Addresses, strides in bytes, lengths, and the scalars and tables of the program. Every field is a
+u64, an i64 or an f64, so a call is a row of 64-bit words whatever launches it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from sdpakit.backends.cupy.expressions import scalar_field, table_field
+from sdpakit.expr.nodes import Index, Load, postorder
+from sdpakit.passes.tables import integer_limits, rows_ascend
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sdpakit.backends.base import Call
+    from sdpakit.ir.program import Program
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+# Where the launcher has put an array of the call: the address of its first element.
+AddressOf = Callable[["Array"], int]
+
+_OPERANDS = ("q", "k", "v")
+_STATISTICS = ("lse", "max_logit", "entropy", "sum_p2")
+_NUMBERS = ("q_heads", "kv_heads", "q_rows", "q_tiles", "pages_of_entry", "page_size")
+_ENTRIES = ("q_len", "kv_len", "q_offset", "q_start", "kv_start", "pages")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field: its C++ type (u64, i64 or f64) and name."""
+
+    kind: str
+    name: str
+
+
+def fields(program: Program) -> tuple[Field, ...]:
+    """Return the fields of `Call` for a program, in order."""
+    return tuple(_fields(program))
+
+
+def _fields(program: Program) -> Iterator[Field]:
+    for name in (*_OPERANDS, "out"):
+        yield Field("u64", name)
+        yield from (Field("i64", f"{name}_{axis}") for axis in ("batch", "head", "row", "channel"))
+    for name in _STATISTICS:
+        yield Field("u64", name)
+        yield from (Field("i64", f"{name}_{axis}") for axis in ("batch", "head", "row"))
+    yield from (Field("u64", name) for name in _ENTRIES)
+    yield from (Field("i64", name) for name in _NUMBERS)
+    for name, kind in program.scalars():
+        yield Field("f64" if kind == "float" else "i64", scalar_field(name))
+    for table in program.tables():
+        name = table_field(table.name)
+        yield Field("u64", name)
+        for axis in range(table.ndim):
+            yield Field("i64", f"{name}_stride{axis}")
+            yield Field("i64", f"{name}_size{axis}")
+        yield from (Field("i64", f"{name}_{fact}") for fact in ("least", "largest", "ascends"))
+
+
+def pack(program: Program, call: Call, block_q: int, address_of: AddressOf) -> bytes:
+    """Return the bytes of `Call`.
+
+    Parameters
+    ----------
+    program : Program
+        What is called.
+    call : Call
+        The call.
+    block_q : int
+        Query rows of a tile.
+    address_of : callable
+        Address of the first element of an array, on the device.
+    """
+    values = _values(program, call, block_q, address_of)
+    words = []
+    for field in fields(program):
+        code = {"u64": "Q", "i64": "q", "f64": "d"}[field.kind]
+        words.append(struct.pack(f"<{code}", values.get(field.name, 0)))
+    return b"".join(words)
+
+
+def _values(
+    program: Program, call: Call, block_q: int, address_of: AddressOf
+) -> Mapping[str, int | float]:
+    found: dict[str, int | float] = {}
+    arrays = {"q": call.q, "k": call.k, "v": call.v, **call.outputs}
+    for name, array in arrays.items():
+        found[name] = address_of(array)
+        axes = ("batch", "head", "row", "channel")
+        found |= {f"{name}_{axis}": step for axis, step in zip(axes, array.strides, strict=False)}
+    entries = {name: getattr(call, name) for name in _ENTRIES}
+    found |= {name: address_of(array) for name, array in entries.items() if array is not None}
+    found |= {
+        "q_heads": call.q.shape[1],
+        "kv_heads": call.k.shape[1],
+        "q_rows": call.q_rows,
+        "q_tiles": -(-call.q_rows // block_q),
+        "pages_of_entry": 0 if call.pages is None else call.pages.shape[1],
+        "page_size": 0 if call.pages is None else call.k.shape[2],
+    }
+    for name, kind in program.scalars():
+        value = call.scalars[name]
+        found[scalar_field(name)] = float(value) if kind == "float" else int(value)
+    searched = _searched(program)
+    for name, array in call.tables.items():
+        found |= _table(table_field(name), array, address_of, search=name in searched)
+    return found
+
+
+def _searched(program: Program) -> frozenset[str]:
+    """Return the tables in which ranges of keys may be found by bisection, if their rows ascend."""
+    return frozenset(
+        node.table
+        for node in postorder(program.mask)
+        if isinstance(node, Load) and node.type == "int" and node.indices[-1] is Index("k")
+    )
+
+
+def _table(
+    name: str, array: Array, address_of: AddressOf, *, search: bool
+) -> dict[str, int]:
+    found = {name: address_of(array)}
+    for axis, (stride, size) in enumerate(zip(array.strides, array.shape, strict=True)):
+        found[f"{name}_stride{axis}"] = stride if size > 1 else 0
+        found[f"{name}_size{axis}"] = size
+    if array.dtype.kind in "iu" and array.size:
+        found[f"{name}_least"], found[f"{name}_largest"] = integer_limits(array)
+    elif array.dtype.kind == "b":
+        found[f"{name}_largest"] = 1
+    found[f"{name}_ascends"] = int(search and array.shape[-1] > 1 and rows_ascend(array))
+    return found
