@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # The accumulator of one row in 16 threads: in float64 the widest fills the registers of a thread.
 MAX_HEAD_DIM = 1024
 LAUNCHERS = ("device", "emulator")
+FAMILIES = ("mma", "simt")
 
 
 class CupyBackend:
@@ -44,7 +45,7 @@ class CupyBackend:
             dtypes=frozenset(FLOATS),
             max_head_dim=MAX_HEAD_DIM,
             outputs=frozenset(OUTPUTS),
-            options=frozenset(("launcher", "arch")),
+            options=frozenset(("launcher", "arch", "family")),
             layouts=frozenset(LAYOUTS),
             paged=True,
         )
@@ -54,7 +55,7 @@ class CupyBackend:
         from sdpakit.backends.cupy.compiled import ARCHES
 
         reasons = []
-        for name, allowed in (("launcher", LAUNCHERS), ("arch", tuple(ARCHES))):
+        for name, allowed in (("launcher", LAUNCHERS), ("arch", tuple(ARCHES)), ("family", FAMILIES)):
             value = options.get(name)
             if value is not None and value not in allowed:
                 reasons.append(f"{name}={value!r} is none of {', '.join(allowed)}")

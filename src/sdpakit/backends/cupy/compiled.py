@@ -6,7 +6,8 @@ import hashlib
 from typing import TYPE_CHECKING, cast
 
 from sdpakit.backends.base import Artifact, Options
-from sdpakit.backends.cupy.simt import Variant, simt_source
+from sdpakit.backends.cupy.families import Family, choose_family
+from sdpakit.backends.cupy.heads import Variant
 from sdpakit.ir.printer import to_text
 
 if TYPE_CHECKING:
@@ -18,10 +19,11 @@ ARCHES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 
 def lower(program: Program, options: Options) -> Artifact:
     """Return the source of the plainest variant as an artifact."""
-    text, source = to_text(program), simt_source(program, Variant())
     arch = cast(str, options.get("arch") or DEFAULT_ARCH)
+    family = choose_family(program, arch, options.get("family"))
+    text, source = to_text(program), family.source(program, Variant())
     key = hashlib.sha256(f"{arch}\n{source}".encode()).hexdigest()
-    meta = {"arch": arch, "launcher": options.get("launcher") or "device"}
+    meta = {"arch": arch, "family": family.name, "launcher": options.get("launcher") or "device"}
     return Artifact("cupy", key, program, {"ir": text, "source": source}, meta)
 
 
@@ -30,12 +32,13 @@ class CompiledVariants:
 
     def __init__(self, artifact: Artifact) -> None:
         self._program, self._arch = artifact.program, artifact.meta["arch"]
+        self.family: Family = choose_family(self._program, self._arch, artifact.meta["family"])
         self._ptx: dict[Variant, str] = {}
 
     def ptx(self, variant: Variant) -> str:
         """Return the PTX of a variant."""
         if variant not in self._ptx:
-            self._ptx[variant] = _compile(simt_source(self._program, variant), self._arch)
+            self._ptx[variant] = _compile(self.family.source(self._program, variant), self._arch)
         return self._ptx[variant]
 
 

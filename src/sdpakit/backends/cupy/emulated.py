@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdpakit import ptxemu
+from sdpakit.ptxemu.arguments import ArgumentArrays, Named
 from sdpakit.backends.cupy.compiled import CompiledVariants
 from sdpakit.backends.cupy.fields import pack
-from sdpakit.backends.cupy.simt import THREADS, Variant, choose_tile
+from sdpakit.backends.cupy.heads import Variant
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, Call
@@ -26,15 +27,15 @@ class EmulatorLauncher:
 
     def __call__(self, call: Call) -> None:
         """Fill the outputs of a call."""
-        block_q = choose_tile(self._program).block_q
-        blocks = call.batch * call.q.shape[1] * -(-call.q_rows // block_q)
+        geometry = self._compiled.family.geometry(self._program)
+        blocks = call.batch * call.q.shape[1] * -(-call.q_rows // geometry.block_q)
         if blocks == 0:
             return
         device = ptxemu.Device()
-        bound = ptxemu.ArgumentArrays(device, list(_arrays(call)))
-        words = pack(self._program, call, block_q, bound.address)
+        bound = ArgumentArrays(device, _arrays(call))
+        words = pack(self._program, call, geometry.block_q, bound.address)
         program = self._load(_variant(call, bound))
-        device.launch(program, blocks, THREADS, [words])
+        device.launch(program, blocks, geometry.threads, [words], shared=geometry.shared_bytes)
         bound.check_outputs()
         bound.copy_back()
 
@@ -47,28 +48,29 @@ class EmulatorLauncher:
 
     def explain(self, call: Call | None) -> Mapping[str, Any]:
         """Return the tile, and that nothing here tells of speed."""
-        tile = choose_tile(self._program)
+        family = self._compiled.family
+        geometry = family.geometry(self._program)
         return {
-            "method": "SIMT kernel in CUDA C++, run in the emulator of PTX",
-            "block_q": tile.block_q,
-            "block_kv": tile.block_k,
+            "method": f"{family.name} kernel in CUDA C++, run in the emulator of PTX",
+            "block_q": geometry.block_q,
+            "block_kv": geometry.block_k,
         }
 
 
-def _arrays(call: Call) -> Iterator[tuple[str, np.ndarray[Any, Any], bool]]:
-    """Yield the arrays of a call: name, array, whether it is written."""
+def _arrays(call: Call) -> Iterator[Named]:
+    """Yield the arrays of a call."""
     for name in ("q", "k", "v", "q_len", "kv_len", "q_offset", "q_start", "kv_start", "pages"):
         array = getattr(call, name)
         if array is not None:
-            yield name, array, False
+            yield Named(name, array, is_output=False)
     for name, array in call.tables.items():
-        yield name, array, False
+        yield Named(name, array, is_output=False)
     for name, array in call.outputs.items():
-        yield name, array, True
+        yield Named(name, array, is_output=True)
 
 
-def _variant(call: Call, bound: ptxemu.ArgumentArrays) -> Variant:
-    arrays = [array for _, array, _ in _arrays(call)]
+def _variant(call: Call, bound: ArgumentArrays) -> Variant:
+    arrays = [named.array for named in _arrays(call)]
     aligned = all(
         number % array.itemsize == 0
         for array in arrays
@@ -77,7 +79,16 @@ def _variant(call: Call, bound: ptxemu.ArgumentArrays) -> Variant:
     return Variant(
         int_bits=call.int_bits,
         aligned=aligned,
+        whole_q=_whole(call.q, bound),
+        whole_k=_whole(call.k, bound),
+        whole_v=_whole(call.v, bound),
         ragged_q=call.q_start is not None,
         ragged_kv=call.kv_start is not None,
         paged=call.pages is not None,
     )
+
+
+def _whole(array: np.ndarray[Any, Any], bound: ArgumentArrays) -> bool:
+    """Return whether rows can be copied 16 bytes at a time."""
+    numbers = (bound.address(array), *array.strides[:3], array.shape[3] * array.itemsize)
+    return array.strides[3] == array.itemsize and all(number % 16 == 0 for number in numbers)

@@ -97,24 +97,29 @@ __device__ __forceinline__ void weighted_sum(Shared& shared, int stage, int lane
 
 // The same where a value is not finite and a pair is absent: picked pair by pair, as nothing that is not
 // finite may meet an absent pair, not even times 0 (MASK-3). Slow, and rare.
-__device__ __noinline__ void selected_sum(const Shared& shared, int stage, int lane,
-                                          const float (&x)[2][2 * S_TILES], float (&o)[O_TILES][4]) {
-  const int quad = lane & ~3;
+__device__ __forceinline__ void selected_sum(const Shared& shared, int stage, int lane,
+                                             const float (&x)[2][2 * S_TILES], float (&o)[O_TILES][4]) {
+#pragma unroll 1
   for (int key = 0; key < BLOCK_K; ++key)
+#pragma unroll
     for (int half = 0; half < 2; ++half) {
       // The thread of this row that holds the key, and which of its columns it is.
-      const int column = key / 8 * 2 + key % 2, owner = quad + key % 8 / 2;
+      const int column = key / 8 * 2 + key % 2, owner = (lane & ~3) + key % 8 / 2;
       float p = 0;
+#pragma unroll
       for (int n = 0; n < 2 * S_TILES; ++n)
         if (n == column) p = x[half][n];
       p = __shfl_sync(0xffffffffu, p, owner);
-      if (is_negative(p)) continue;
+      const bool present = !is_negative(p);
       q_t rounded;
       narrow(p, rounded);
+#pragma unroll
       for (int n = 0; n < O_TILES; ++n)
+#pragma unroll
         for (int i = 0; i < 2; ++i) {
           const q_t value = {shared.v[stage][key][n * 8 + lane % 4 * 2 + i]};
-          o[n][2 * half + i] = fma_of(widen(rounded), widen(value), o[n][2 * half + i]);
+          float& sum = o[n][2 * half + i];
+          if (present) sum = fma_of(widen(rounded), widen(value), sum);
         }
     }
 }
@@ -170,7 +175,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(const __
   commit_copies();
 
   Row rows[2];
-  float o[O_TILES + 1][4];
+  float o[O_TILES][4];
   rows[0] = rows[1] = Row{-INFINITE, 0, 0, 0};
 #pragma unroll
   for (int n = 0; n < O_TILES; ++n)
@@ -220,14 +225,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(const __
       for (int n = 0; n < O_TILES; ++n)
         for (int i = 0; i < 4; ++i) o[n][i] *= before[i / 2];
       if (select) {
-        selected_sum(shared, stage, lane, x, (float(&)[O_TILES][4])o);
+        selected_sum(shared, stage, lane, x, o);
       } else {
         u32 p[S_TILES / 2][4];
 #pragma unroll
         for (int step = 0; step < S_TILES / 2; ++step)
           for (int i = 0; i < 4; ++i)
             p[step][i] = pack_pair(x[i % 2][4 * step + i / 2 * 2], x[i % 2][4 * step + i / 2 * 2 + 1]);
-        weighted_sum(shared, stage, lane, p, (float(&)[O_TILES][4])o);
+        weighted_sum(shared, stage, lane, p, o);
       }
     }
     k0 = k_next, kind = kind_next;
@@ -237,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(const __
   for (int half = 0; half < 2; ++half) {
     const i64 q = at.q0 + warp * 16 + half * 8 + lane / 4;
     if (q > q_last) continue;
-    if constexpr (OUT) store_out(c, at, q, lane, half, mean_of(c, at, rows[half]), (float(&)[O_TILES][4])o);
+    if constexpr (OUT) store_out(c, at, q, lane, half, mean_of(c, at, rows[half]), o);
     if (lane % 4 == 0) store_statistics(c, at, q, rows[half]);
   }
 }

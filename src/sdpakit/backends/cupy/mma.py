@@ -1,0 +1,65 @@
+"""The mma.sync family: float16 and bfloat16 on sm_80 and later (`kernels/mma_forward.cu`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sdpakit.backends.cupy.families import Geometry, arch_number
+from sdpakit.backends.cupy.heads import Variant, assemble
+from sdpakit.backends.cupy.source import Source
+
+if TYPE_CHECKING:
+    from sdpakit.ir.program import Program
+
+MMA_TYPE = {"float16": "f16", "bfloat16": "bf16"}
+_WARPS = 4
+_LARGEST_WIDTH = 256
+# Shared memory of a block on sm_86, sm_89 and sm_120, the least of all from sm_80 on.
+_SHARED_BYTES = 99 << 10
+
+
+class Mma:
+    """See `families.Family`."""
+
+    name = "mma"
+
+    def reasons_against(self, program: Program, arch: str) -> list[str]:
+        """Return what matrix instructions or this kernel cannot do."""
+        widths = {"head_dim": program.head_dim, "v_head_dim": program.v_head_dim}
+        return [
+            *([f"{arch} has no mma.sync of 16-bit floats"] if arch_number(arch) < 80 else []),
+            *([f"no dtype {program.dtype}"] if program.dtype not in MMA_TYPE else []),
+            *(f"{name}={n} > {_LARGEST_WIDTH}" for name, n in widths.items() if n > _LARGEST_WIDTH),
+            *(["no v_head_dim 0"] if program.v_head_dim == 0 else []),
+        ]
+
+    def geometry(self, program: Program) -> Geometry:
+        """Return the sizes of blocks: the most keys whose stages fit in shared memory."""
+        block_q = 16 * _WARPS
+        for block_k in (64, 32, 16):
+            size = _shared_bytes(program, block_q, block_k)
+            if size <= _SHARED_BYTES:
+                break
+        return Geometry(32 * _WARPS, block_q, block_k, size)
+
+    def source(self, program: Program, variant: Variant) -> str:
+        """Return CUDA C++."""
+        text = Source()
+        text.line(f'#define MMA_TYPE "{MMA_TYPE[program.dtype]}"')
+        # Weights are rounded to the dtype of v. float16 holds 2**-24 at least: in a row's largest weight of
+        # 2**15 instead of 1, none is lost that matters.
+        power = 15 if program.dtype == "float16" else 0
+        text.line(f"constexpr accum_t ONE = {1 << power};")
+        text.line("__device__ __forceinline__ float exp2_of(float x);")
+        with text.braces("__device__ __forceinline__ accum_t weight(accum_t x, accum_t m)"):
+            text.line(f"return exp2_of(fma_of(x - m, 1.4426950408889634f, {power}.0f));")
+        constants = {"WARPS": _WARPS, "BLOCK_K": self.geometry(program).block_k, "LANES": 4}
+        title = "Attention by sdpakit, mma.sync family."
+        names = ("softmax", "tiles", "mma", "mma_forward")
+        return assemble(title, program, variant, constants, text.text(), *names)
+
+
+def _shared_bytes(program: Program, block_q: int, block_k: int) -> int:
+    """Return the size of `Shared`: q, and two stages of keys and values, rows padded."""
+    pitch, pitch_v = (-(-d // 16) * 16 + 8 for d in (program.head_dim, program.v_head_dim))
+    return 2 * (block_q * pitch + 2 * block_k * (pitch + pitch_v))
