@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 MMA_TYPE = {"float16": "f16", "bfloat16": "bf16"}
 _WARPS = 4
 _LARGEST_WIDTH = 256
+_WIDE = 192
 # Shared memory of a block on sm_86, sm_89 and sm_120, the least of all from sm_80 on.
 _SHARED_BYTES = 99 << 10
 
@@ -34,9 +35,12 @@ class Mma:
         ]
 
     def geometry(self, program: Program) -> Geometry:
-        """Return the sizes of blocks: the most keys whose stages fit in shared memory."""
+        """Return the sizes of blocks: the most keys whose stages fit in shared memory.
+
+        Where the accumulator takes half of a thread's registers, the fewest, so that none spills.
+        """
         block_q = 16 * _WARPS
-        for block_k in (64, 32, 16):
+        for block_k in (64, 32, 16) if program.v_head_dim <= _WIDE else (16,):
             size = _shared_bytes(program, block_q, block_k)
             if size <= _SHARED_BYTES:
                 break

@@ -60,11 +60,13 @@ __device__ __forceinline__ void products(Shared& shared, int stage, int warp, in
                                          const u32 (&q_kept)[K_STEPS][4], float (&s)[S_TILES][4]) {
 #pragma unroll
   for (int n = 0; n < S_TILES; ++n)
+#pragma unroll
     for (int i = 0; i < 4; ++i) s[n][i] = 0;
 #pragma unroll
   for (int step = 0; step < K_STEPS; ++step) {
     u32 q[4];
     if constexpr (KEEP_Q) {
+#pragma unroll
       for (int i = 0; i < 4; ++i) q[i] = q_kept[step][i];
     } else {
       load_q(shared, warp, lane, step, q);
@@ -179,8 +181,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(const __
   rows[0] = rows[1] = Row{-INFINITE, 0, 0, 0};
 #pragma unroll
   for (int n = 0; n < O_TILES; ++n)
+#pragma unroll
     for (int i = 0; i < 4; ++i) o[n][i] = 0;
   u32 q_kept[K_STEPS][4];
+  bool first = true;
 
   for (int stage = 0; kind != Tiles::EMPTY; stage ^= 1) {
     i64 k_next = k0 + BLOCK_K;
@@ -191,8 +195,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(const __
     wait_for_copies<1>();  // all but the values of this tile
     __syncthreads();       // for everybody; and the stage that is filled next has been read by all
     if constexpr (KEEP_Q) {
-      if (stage == 0)
+      if (first) {
+#pragma unroll
         for (int step = 0; step < K_STEPS; ++step) load_q(shared, warp, lane, step, q_kept[step]);
+      }
+      first = false;
     }
     if (kind_next != Tiles::EMPTY) fetch_keys(c, at, k_next, shared, stage ^ 1);
     commit_copies();
@@ -212,6 +219,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(const __
       logits(c, at, least_of(q, q_last), k_last, kind == Tiles::FULL,
              [&](int n) { return k0 + n / 2 * 8 + lane % 4 * 2 + n % 2; }, x[half], present);
       before[half] = soften(rows[half], x[half], present);
+#pragma unroll
       for (int n = 0; n < 2 * S_TILES; ++n) absent |= !present[n];
     }
 
@@ -223,6 +231,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(const __
     if constexpr (OUT) {
 #pragma unroll
       for (int n = 0; n < O_TILES; ++n)
+#pragma unroll
         for (int i = 0; i < 4; ++i) o[n][i] *= before[i / 2];
       if (select) {
         selected_sum(shared, stage, lane, x, o);
@@ -230,6 +239,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(const __
         u32 p[S_TILES / 2][4];
 #pragma unroll
         for (int step = 0; step < S_TILES / 2; ++step)
+#pragma unroll
           for (int i = 0; i < 4; ++i)
             p[step][i] = pack_pair(x[i % 2][4 * step + i / 2 * 2], x[i % 2][4 * step + i / 2 * 2 + 1]);
         weighted_sum(shared, stage, lane, p, o);
@@ -239,6 +249,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(const __
   }
   wait_for_copies<0>();  // nothing may land in memory that another block has by then
 
+#pragma unroll
   for (int half = 0; half < 2; ++half) {
     const i64 q = at.q0 + warp * 16 + half * 8 + lane / 4;
     if (q > q_last) continue;
