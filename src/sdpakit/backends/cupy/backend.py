@@ -55,7 +55,11 @@ class CupyBackend:
         from sdpakit.backends.cupy.compiled import ARCHES
 
         reasons = []
-        for name, allowed in (("launcher", LAUNCHERS), ("arch", tuple(ARCHES)), ("family", FAMILIES)):
+        for name, allowed in (
+            ("launcher", LAUNCHERS),
+            ("arch", tuple(ARCHES)),
+            ("family", FAMILIES),
+        ):
             value = options.get(name)
             if value is not None and value not in allowed:
                 reasons.append(f"{name}={value!r} is none of {', '.join(allowed)}")

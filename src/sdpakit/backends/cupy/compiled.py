@@ -44,9 +44,16 @@ class CompiledVariants:
 
 def _compile(src: str, arch: str) -> str:
     from cuda.bindings import nvrtc
-    e,p=nvrtc.nvrtcCreateProgram(src.encode(),b'k.cu',0,[],[]); o=[b'-arch='+arch.encode(),b'-std=c++17',b'--fmad=false',b'-diag-suppress=128,177']
-    e,=nvrtc.nvrtcCompileProgram(p,len(o),o)
-    e2,n=nvrtc.nvrtcGetProgramLogSize(p); log=b' '*n; nvrtc.nvrtcGetProgramLog(p,log)
-    if e!=nvrtc.nvrtcResult.NVRTC_SUCCESS: raise RuntimeError(log.decode())
-    e,n=nvrtc.nvrtcGetPTXSize(p); ptx=b' '*n; nvrtc.nvrtcGetPTX(p,ptx)
-    return ptx.decode().rstrip('\0 ')
+
+    e, p = nvrtc.nvrtcCreateProgram(src.encode(), b"k.cu", 0, [], [])
+    o = [b"-arch=" + arch.encode(), b"-std=c++17", b"--fmad=false", b"-diag-suppress=128,177"]
+    (e,) = nvrtc.nvrtcCompileProgram(p, len(o), o)
+    e2, n = nvrtc.nvrtcGetProgramLogSize(p)
+    log = b" " * n
+    nvrtc.nvrtcGetProgramLog(p, log)
+    if e != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise RuntimeError(log.decode())
+    e, n = nvrtc.nvrtcGetPTXSize(p)
+    ptx = b" " * n
+    nvrtc.nvrtcGetPTX(p, ptx)
+    return ptx.decode().rstrip("\0 ")

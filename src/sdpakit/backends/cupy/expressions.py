@@ -117,9 +117,8 @@ def _value(node: Expr, values: dict[Expr, str]) -> str:
         case Unary(op=op, x=x):
             return _unary(op, node.x.type, values[x])
         case Binary(op=op, a=a, b=b):
-            infix = _INFIX.get(op)
-            x, y = values[a], values[b]
-            return f"{x} {infix} {y}" if infix else f"{_CALLS[op]}({x}, {y})"
+            left, infix, right = values[a], _INFIX.get(op), values[b]
+            return f"{left} {infix} {right}" if infix else f"{_CALLS[op]}({left}, {right})"
         case Select(cond=cond, a=a, b=b):
             return f"{values[cond]} ? {values[a]} : {values[b]}"
     raise LoweringError(f"no CUDA C++ for {node!r}")

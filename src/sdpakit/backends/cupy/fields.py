@@ -123,9 +123,7 @@ def _searched(program: Program) -> frozenset[str]:
     )
 
 
-def _table(
-    name: str, array: Array, address_of: AddressOf, *, search: bool
-) -> dict[str, int]:
+def _table(name: str, array: Array, address_of: AddressOf, *, search: bool) -> dict[str, int]:
     found = {name: address_of(array)}
     for axis, (stride, size) in enumerate(zip(array.strides, array.shape, strict=True)):
         found[f"{name}_stride{axis}"] = stride if size > 1 else 0

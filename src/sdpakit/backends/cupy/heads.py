@@ -54,7 +54,12 @@ class Variant:
 
 
 def assemble(
-    title: str, program: Program, variant: Variant, constants: Mapping[str, int], text: str, *names: str
+    title: str,
+    program: Program,
+    variant: Variant,
+    constants: Mapping[str, int],
+    text: str,
+    *names: str,
 ) -> str:
     """Return the source of a kernel.
 

@@ -50,8 +50,8 @@ class Mma:
         """Return CUDA C++."""
         text = Source()
         text.line(f'#define MMA_TYPE "{MMA_TYPE[program.dtype]}"')
-        # Weights are rounded to the dtype of v. float16 holds 2**-24 at least: in a row's largest weight of
-        # 2**15 instead of 1, none is lost that matters.
+        # Weights are rounded to the dtype of v, and float16 holds no less than 2**-24: as the
+        # largest weight of a row is 2**15 and not 1, none is lost that matters.
         power = 15 if program.dtype == "float16" else 0
         text.line(f"constexpr accum_t ONE = {1 << power};")
         text.line("__device__ __forceinline__ float exp2_of(float x);")

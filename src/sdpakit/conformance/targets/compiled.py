@@ -12,8 +12,13 @@ if TYPE_CHECKING:
     from sdpakit.backward import Gradients
     from sdpakit.spec import AttentionSpec
 
-# Its maxima are even numbers of log2 units, so that it rescales exactly (docs/adr/0008).
-_PROFILES = {"numba_cpu": Profile(flushed=4.0)}
+_HALF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+_PROFILES = {
+    # Its maxima are even numbers of log2 units, so that it rescales exactly (docs/adr/0008).
+    "numba_cpu": Profile(flushed=4.0),
+    # Matrix instructions take weights in the dtype of v.
+    "cupy": Profile(by_dtype=tuple((name, Profile(weights=u)) for name, u in _HALF.items())),
+}
 
 
 class Compiled(BaseTarget):
