@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from tests.ptxemu.threads import kernel, line, run
 
 from sdpakit import ptxemu
-from tests.ptxemu.threads import kernel, line, run
 
 # The word of a thread in shared memory, and that of its neighbour.
 WORDS = """

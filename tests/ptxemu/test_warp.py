@@ -1,10 +1,10 @@
-"""Shuffles, votes, matches, reductions and elections, against the rules written out lane by lane."""
+"""Shuffles, votes, matches, reductions and elections, by rules written out lane by lane."""
 
 import numpy as np
 import pytest
+from tests.ptxemu.threads import executions, kernel, line, run
 
 from sdpakit import ptxemu
-from tests.ptxemu.threads import executions, kernel, line, run
 
 POISON = 0x7FC0DEAD
 LANES = range(32)
