@@ -133,8 +133,10 @@ class NamedBarriers:
         here = np.arange(blocks)
         if not isinstance(lanes, slice):
             found = np.bincount(machine.lane_block[lanes], minlength=blocks)
-            living = np.count_nonzero(machine.living().reshape(blocks, -1), axis=1)
-            if (living[found > 0] != found[found > 0]).any():
+            needed = np.count_nonzero(machine.living().reshape(blocks, -1), axis=1)
+            if counts is not None:
+                needed[...] = machine.threads  # a count is no less for threads that have ended
+            if (needed[found > 0] != found[found > 0]).any():
                 return False
             here = np.flatnonzero(found)
         if machine.checks.race:
