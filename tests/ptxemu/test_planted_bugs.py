@@ -12,7 +12,7 @@ from sdpakit import ptxemu
 
 def places(text, pattern):
     """Return the matches of a pattern at the beginning of lines, guards and white space aside."""
-    return list(re.finditer(rf"^[ \t]*{pattern}.*\n", text, re.M))
+    return list(re.finditer(rf"^[ \t]*(?:{pattern}).*\n", text, re.M))
 
 
 def without(pattern, number=None):
@@ -87,13 +87,13 @@ BUGS = {
         ptxemu.MissingWait),
     "triton matmul: waits for one group too few": (
         lambda: compiled.triton_matmul(80),
-        instead(r"cp\.async\.wait_group\s+2", "cp.async.wait_group 3;\n", 1),
+        instead(r"cp\.async\.wait_group\s+2", "cp.async.wait_group 3;\n"),
         ptxemu.MissingWait),
     "bulk: no wait for the bytes": (
-        compiled.bulk_scale, without(r"@!done"), ptxemu.MissingWait),
+        compiled.bulk_scale, without(r"mbarrier\.try_wait|@!done"), ptxemu.MissingWait),
     "bulk: expects fewer bytes than come": (
-        compiled.bulk_scale, instead(r"mov\.u32 \t(%r\d+), 4096;", r"mov.u32 \1, 4080;" "\n", 0),
-        ptxemu.BarrierMisuse),
+        compiled.bulk_scale, instead(r"(mbarrier.*expect_tx.*), %r7;", r"\1, 4080;" "\n"),
+        ptxemu.Deadlock),
     # Proxies.
     "bulk: ordinary stores sent off without a fence": (
         compiled.bulk_scale, without(r"fence\.proxy", 1), ptxemu.MissingProxyFence),
@@ -106,13 +106,14 @@ BUGS = {
         compiled.flash_wgmma,
         instead(r"mov\.u32 \t(%r\d+), 8192;", r"mov.u32 \1, 8208;" "\n"), ptxemu.Deadlock),
     "flash: producer does not wait for the buffer": (
-        compiled.flash_wgmma, without(r"@!done bra again_5"), ptxemu.BarrierMisuse),
+        compiled.flash_wgmma, without(r"mbarrier\.try_wait.*\[%r478\]|@!done bra again_5"),
+        ptxemu.BarrierMisuse),
     "flash: producer waits for the wrong parity": (
         compiled.flash_wgmma, instead(r"not\.b32 \t(%r\d+), (%r\d+);", r"mov.b32 \1, \2;" "\n"),
         ptxemu.Deadlock),
-    "flash: K released while the product reads it": (
+    "flash: V released while the product reads it": (
         compiled.flash_wgmma,
-        moved(r"wgmma\.wait_group\.sync\.aligned 1", r"\$L__BB0_22:"), ptxemu.Race),
+        moved(r"wgmma\.wait_group\.sync\.aligned 0", r"\$L__BB0_24:", 1), ptxemu.Race),
     "wgmma: buffer released while the product reads it": (
         compiled.matmul_wgmma,
         moved(r"wgmma\.wait_group\.sync\.aligned 1", r"\$L__BB0_7:"), ptxemu.Race),
@@ -126,7 +127,9 @@ BUGS = {
         compiled.matmul_wgmma,
         without(r"wgmma\.wait_group\.sync\.aligned 0"), ptxemu.AccumulatorInFlight),
     "flash: product after ordinary arithmetic, without a fence": (
-        compiled.flash_wgmma, without(r"wgmma\.fence"), ptxemu.AccumulatorInFlight),
+        compiled.flash_wgmma, without(r"wgmma\.fence", 1), ptxemu.AccumulatorInFlight),
+    "wgmma: no fence at all": (
+        compiled.matmul_wgmma, without(r"wgmma\.fence"), ptxemu.AccumulatorInFlight),
     # Bounds, alignment, what is read and written.
     "flash: row after the last is stored": (
         compiled.flash_mma,
@@ -154,8 +157,8 @@ BUGS = {
         compiled.flash_mma,
         instead(r"setp\.gt\.s32 \t(.*, %r409|.*, %r411);", r"setp.ge.s32 \1;" "\n"), None),
     "flash: keys after the end": (
-        compiled.flash_mma,
-        instead(r"setp\.ge\.s32 \t(.*, %r84);", r"setp.gt.s32 \1;" "\n"), None),
+        lambda: compiled.flash_mma(causal=False),
+        instead(r"setp\.lt\.s32 \t(%p6\d, .*, %r84);", r"setp.le.s32 \1;" "\n"), None),
     "wgmma: output tile without its swizzle": (
         compiled.matmul_wgmma,
         instead(r"xor\.b32  \t(%r\d+), (%r\d+), %r131;", r"mov.b32 \1, \2;" "\n"), None),
