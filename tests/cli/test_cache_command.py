@@ -5,7 +5,9 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from sdpakit.backends.numba_cpu import objectcache
+from sdpakit.backends.diskcache import DiskCache
+from sdpakit.backends.gpu import cubincache
+from sdpakit.backends.numba_cpu.objectcache import CACHE, OBJECT
 from sdpakit.cli.app import app
 
 KEY = "0123456789abcdef" * 4
@@ -33,8 +35,8 @@ def test_an_empty_cache_is_shown_and_cleared(place):
 
 
 def test_entries_are_counted_and_removed_and_nothing_else(place):
-    objectcache.write(KEY, bytes(3000))
-    objectcache.write(KEY[::-1], bytes(2 << 20))
+    CACHE.write(KEY, bytes(3000), OBJECT)
+    CACHE.write(KEY[::-1], bytes(2 << 20), OBJECT)
     others = [place / "notes.txt", place / f"{KEY}.o.bak", place / f"{KEY[:16]}.being_written"]
     for path in others:
         path.write_text("mine")
@@ -46,12 +48,28 @@ def test_entries_are_counted_and_removed_and_nothing_else(place):
     assert cleared.exit_code == 0
     assert "removed 3 files, 2.0 MiB" in cleared.output
     assert sorted(place.iterdir()) == sorted(others)
-    assert objectcache.read(KEY) is None
+    assert CACHE.read(KEY, OBJECT) is None
+
+
+def test_the_caches_of_all_backends_are_shown_and_cleared(place):
+    kept = (CACHE, cubincache.CACHE)
+    for cache in kept:
+        cache.write(KEY, bytes(3000), cache.endings[0])
+    shown = sdpakit("info").output
+    assert shown.count("entries    1, 3.0 KiB") == 2
+    assert all(f"directory  {cache.directory()}" in shown for cache in kept)
+    assert sdpakit("clear").output.count("removed 1 files") == 2
+    assert [cache.read(KEY, cache.endings[0]) for cache in kept] == [None, None]
+
+
+def test_why_nothing_is_kept_is_said_once(place, monkeypatch):
+    monkeypatch.setenv("SDPAKIT_CACHE", "0")
+    assert sdpakit("info").output.count("nothing is kept") == 1
 
 
 @pytest.mark.parametrize("action", ["info", "clear"])
 def test_a_cache_that_is_switched_off_says_so(place, monkeypatch, action):
-    objectcache.write(KEY, b"kept")
+    CACHE.write(KEY, b"kept", OBJECT)
     monkeypatch.setenv("SDPAKIT_CACHE", "0")
     shown = sdpakit(action)
     assert shown.exit_code == 0
@@ -61,10 +79,10 @@ def test_a_cache_that_is_switched_off_says_so(place, monkeypatch, action):
 
 @pytest.mark.parametrize("action", ["info", "clear"])
 def test_without_a_home_the_remedy_is_named(monkeypatch, action):
-    def no_home():
+    def no_home(cache):
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(objectcache, "directory", no_home)
+    monkeypatch.setattr(DiskCache, "directory", no_home)
     shown = sdpakit(action)
     assert shown.exit_code == 0
     assert "set SDPAKIT_CACHE_DIR" in shown.output
@@ -78,7 +96,7 @@ def test_a_file_in_its_place_is_named(tmp_path, monkeypatch):
 
 
 def test_a_read_only_cache_is_shown_as_one(place, monkeypatch):
-    objectcache.write(KEY, b"kept")
+    CACHE.write(KEY, b"kept", OBJECT)
 
     def refuse(dir):  # noqa: A002  # the name that tempfile has
         raise PermissionError(13, "Permission denied")
@@ -107,7 +125,7 @@ def test_looking_leaves_nothing_behind(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_removed_is_an_error(place, monkeypatch):
-    objectcache.write(KEY, b"kept")
+    CACHE.write(KEY, b"kept", OBJECT)
 
     def refuse(_path):
         raise PermissionError(13, "Permission denied")

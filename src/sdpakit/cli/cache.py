@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
 
+from sdpakit.backends import diskcache
+from sdpakit.backends.diskcache import DiskCache
+from sdpakit.backends.gpu import cubincache
 from sdpakit.backends.numba_cpu import objectcache
+
+_CACHES = (objectcache.CACHE, cubincache.CACHE)
 
 
 def show(console: Console) -> None:
@@ -18,14 +24,12 @@ def show(console: Console) -> None:
     console : rich.console.Console
         Where to print.
     """
-    place = _place(console)
-    if place is None:
-        return
-    entries = objectcache.entries(place)
-    size = sum(path.stat().st_size for path in entries)
-    console.print(f"directory  {place}", soft_wrap=True)
-    console.print(f"entries    {len(entries)}, {_amount(size)}")
-    console.print(f"state      {_state(place)}", soft_wrap=True, markup=False)
+    for cache, place in _places(console):
+        entries = cache.entries(place)
+        size = sum(path.stat().st_size for path in entries)
+        console.print(f"directory  {place}", soft_wrap=True)
+        console.print(f"entries    {len(entries)}, {_amount(size)}")
+        console.print(f"state      {_state(place)}", soft_wrap=True, markup=False)
 
 
 def clear(console: Console) -> bool:
@@ -41,11 +45,13 @@ def clear(console: Console) -> bool:
     bool
         False if something could not be removed.
     """
-    place = _place(console)
-    if place is None:
-        return True
+    done = [_clear(cache, place, console) for cache, place in _places(console)]
+    return all(done)
+
+
+def _clear(cache: DiskCache, place: Path, console: Console) -> bool:
     try:
-        count, size = objectcache.clear(place)
+        count, size = cache.clear(place)
     except OSError as error:
         console.print(f"[red]{place} could not be cleared[/]: {error}", soft_wrap=True)
         return False
@@ -53,17 +59,20 @@ def clear(console: Console) -> bool:
     return True
 
 
-def _place(console: Console) -> Path | None:
-    try:
-        place = objectcache.directory()
-    except RuntimeError as error:
-        console.print(
-            f"nothing is kept: {error}; set {objectcache.DIRECTORY_VARIABLE} to a directory"
-        )
-        return None
-    if place is None:
-        console.print(f"nothing is kept: {objectcache.SWITCH_VARIABLE}=0 switches the cache off")
-    return place
+def _places(console: Console) -> Iterator[tuple[DiskCache, Path]]:
+    """Yield the caches with their directories; where there are none, say once why."""
+    for cache in _CACHES:
+        try:
+            place = cache.directory()
+        except RuntimeError as error:
+            console.print(
+                f"nothing is kept: {error}; set {diskcache.DIRECTORY_VARIABLE} to a directory"
+            )
+            return
+        if place is None:
+            console.print(f"nothing is kept: {diskcache.SWITCH_VARIABLE}=0 switches the cache off")
+            return
+        yield cache, place
 
 
 def _state(place: Path) -> str:
@@ -78,7 +87,7 @@ def _state(place: Path) -> str:
             return f"read-only: what it holds is used, and nothing is added ({error})"
         return (
             f"cannot be used ({error}); "
-            f"set {objectcache.DIRECTORY_VARIABLE} to a directory that can be written"
+            f"set {diskcache.DIRECTORY_VARIABLE} to a directory that can be written"
         )
     return "ready"
 

@@ -13,7 +13,8 @@ import warnings
 import pytest
 from tests.backends.numba_cpu.kernels import function, of_text
 
-from sdpakit.backends.numba_cpu import codegen, objectcache, recipes, sources
+from sdpakit.backends import diskcache
+from sdpakit.backends.numba_cpu import codegen, recipes, sources
 from sdpakit.backends.numba_cpu.isa import ENVIRONMENT_VARIABLE, available_isas, select_isa
 from sdpakit.backends.numba_cpu.recipes import KernelRecipe, ModuleRecipe
 from sdpakit.errors import ArgumentError, CacheWarning, InternalError
@@ -35,9 +36,9 @@ def answer(code) -> int:
 def cache(tmp_path, monkeypatch):
     """An empty cache on disk and none in the process; somebody may edit a source meanwhile."""
     monkeypatch.setattr(sources, "digest", lambda: "these")
-    monkeypatch.setenv(objectcache.DIRECTORY_VARIABLE, str(tmp_path))
-    monkeypatch.delenv(objectcache.SWITCH_VARIABLE, raising=False)
-    monkeypatch.setattr(objectcache, "_warned", set())
+    monkeypatch.setenv(diskcache.DIRECTORY_VARIABLE, str(tmp_path))
+    monkeypatch.delenv(diskcache.SWITCH_VARIABLE, raising=False)
+    monkeypatch.setattr(diskcache, "_warned", set())
     codegen.clear_loaded()
     return tmp_path / "cpu"
 
@@ -99,9 +100,9 @@ def test_a_user_without_a_home_means_no_cache_and_one_warning(cache, monkeypatch
     def nobody():
         raise RuntimeError("Could not determine home directory.")
 
-    for name in (objectcache.DIRECTORY_VARIABLE, "XDG_CACHE_HOME", "LOCALAPPDATA"):
+    for name in (diskcache.DIRECTORY_VARIABLE, "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(objectcache.Path, "home", nobody)
+    monkeypatch.setattr(diskcache.Path, "home", nobody)
     with pytest.warns(CacheWarning, match="home") as seen:
         assert build(33)[1] == 1
     assert len(seen) == 1
@@ -223,8 +224,8 @@ def test_no_half_written_entries_stay(cache):
 
 def test_a_directory_that_cannot_be_made_means_no_cache_and_one_warning(cache, monkeypatch):
     cache.parent.joinpath("file").write_text("in the way")
-    monkeypatch.setenv(objectcache.DIRECTORY_VARIABLE, str(cache.parent / "file"))
-    with pytest.warns(CacheWarning, match=objectcache.DIRECTORY_VARIABLE) as seen:
+    monkeypatch.setenv(diskcache.DIRECTORY_VARIABLE, str(cache.parent / "file"))
+    with pytest.warns(CacheWarning, match=diskcache.DIRECTORY_VARIABLE) as seen:
         _, compiled = build(5)
     assert compiled == 1
     assert len(seen) == 1
@@ -245,10 +246,10 @@ def test_a_full_disk_means_no_cache_and_one_warning(cache, monkeypatch, stage):
         return FullFile(cache / "partial", "w")
 
     if stage == "replace":
-        monkeypatch.setattr(objectcache.Path, "replace", full)
+        monkeypatch.setattr(diskcache.Path, "replace", full)
     else:
         found = full if stage == "create" else nearly_full
-        monkeypatch.setattr(objectcache.tempfile, "NamedTemporaryFile", found)
+        monkeypatch.setattr(diskcache.tempfile, "NamedTemporaryFile", found)
     with pytest.warns(CacheWarning, match="No space left") as seen:
         assert [build(number)[1] for number in (7, 8)] == [1, 1]
     assert len(seen) == 1
@@ -256,7 +257,7 @@ def test_a_full_disk_means_no_cache_and_one_warning(cache, monkeypatch, stage):
 
 
 def test_the_cache_can_be_switched_off(cache, monkeypatch):
-    monkeypatch.setenv(objectcache.SWITCH_VARIABLE, "0")
+    monkeypatch.setenv(diskcache.SWITCH_VARIABLE, "0")
     assert build(8)[1] == 1
     assert not cache.exists()
 

@@ -14,7 +14,8 @@ from tests.backends.numba_cpu.kernels import function, of_text
 
 import sdpakit as sk
 from sdpakit import compiler
-from sdpakit.backends.numba_cpu import codegen, forks, objectcache, workers
+from sdpakit.backends import diskcache
+from sdpakit.backends.numba_cpu import codegen, forks, workers
 from sdpakit.backends.numba_cpu.isa import select_isa
 from sdpakit.backends.numba_cpu.layout import PanelLayout
 
@@ -61,7 +62,7 @@ class Elsewhere:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv(objectcache.DIRECTORY_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(diskcache.DIRECTORY_VARIABLE, str(tmp_path))
 
 
 def compile_answer(number: int) -> None:
@@ -97,7 +98,7 @@ def test_a_child_compiles_while_a_thread_of_the_parent_was_compiling():
 
 def test_a_child_compiles_the_very_spec_that_a_thread_was_compiling(monkeypatch):
     attend(4)
-    monkeypatch.setenv(objectcache.SWITCH_VARIABLE, "0")
+    monkeypatch.setenv(diskcache.SWITCH_VARIABLE, "0")
 
     def compile_spec(working):
         compiler.clear()

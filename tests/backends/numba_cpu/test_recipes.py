@@ -15,7 +15,8 @@ from llvmlite import ir
 
 import sdpakit as sk
 from sdpakit import compiler
-from sdpakit.backends.numba_cpu import abi, codegen, driver, objectcache, recipes, sources
+from sdpakit.backends import diskcache
+from sdpakit.backends.numba_cpu import abi, codegen, driver, recipes, sources
 from sdpakit.backends.numba_cpu.backend import BACKEND
 from sdpakit.backends.numba_cpu.backward import driver as backward_driver
 from sdpakit.backends.numba_cpu.costs import choice
@@ -130,9 +131,9 @@ def test_what_has_no_text_makes_no_key(value):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv(objectcache.DIRECTORY_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(diskcache.DIRECTORY_VARIABLE, str(tmp_path))
     monkeypatch.setattr(sources, "digest", lambda: "these")
-    monkeypatch.delenv(objectcache.SWITCH_VARIABLE, raising=False)
+    monkeypatch.delenv(diskcache.SWITCH_VARIABLE, raising=False)
     forget()
 
 

@@ -12,10 +12,10 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from sdpakit.backends.numba_cpu import objectcache, sources
+from sdpakit.backends.numba_cpu import sources
 from sdpakit.backends.numba_cpu.forks import LLVM_LOCK, computed_once
 from sdpakit.backends.numba_cpu.isa import Isa
-from sdpakit.backends.numba_cpu.objectcache import Kind
+from sdpakit.backends.numba_cpu.objectcache import CACHE, NAME, OBJECT
 from sdpakit.backends.numba_cpu.recipes import KernelRecipe, ModuleRecipe, described
 from sdpakit.errors import InternalError
 
@@ -158,8 +158,8 @@ def _object(recipe: ModuleRecipe, isa: Isa, emitter: str | None) -> tuple[bytes,
     if found is not None:
         return found, True
     alias = _recipe_key(recipe, isa, emitter)
-    name = objectcache.read(alias, Kind.NAME) if alias is not None else None
-    found = objectcache.read(name.decode()) if name is not None else None
+    name = CACHE.read(alias, NAME) if alias is not None else None
+    found = CACHE.read(name.decode(), OBJECT) if name is not None else None
     return (found, True) if found is not None else _object_of_text(recipe, isa, alias)
 
 
@@ -167,13 +167,13 @@ def _object_of_text(recipe: ModuleRecipe, isa: Isa, alias: str | None) -> tuple[
     """Return the same by way of the text, and keep it under its alias, too."""
     text = recipe.text()
     key = _text_key(text, isa)
-    stored = objectcache.read(key)
+    stored = CACHE.read(key, OBJECT)
     code: bytes = _emit(text, isa, "emit_object") if stored is None else stored
     if stored is None:
-        objectcache.write(key, code)
+        CACHE.write(key, code, OBJECT)
     # Asked again: parts of the emitter may have been loaded only now.
     if alias is not None and sources.digest() is not None:
-        objectcache.write(alias, key.encode(), Kind.NAME)
+        CACHE.write(alias, key.encode(), NAME)
     return code, stored is not None
 
 
