@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from sdpakit.ptxemu import linker
 from sdpakit.ptxemu.errors import LaunchError, PtxSyntaxError, UnsupportedInstruction
+from sdpakit.ptxemu.layout import module_data
 from sdpakit.ptxemu.module import parse
+from sdpakit.ptxemu.parser import parse_tree
 from sdpakit.ptxemu.program import (
     Address,
     Block,
@@ -32,7 +35,9 @@ KERNELS = sorted((Path(__file__).parent / "kernels" / "ptx").glob("*.ptx"))
 
 
 def link(body, before="", parameters=""):
-    return parse(f"{HEAD}{before}.entry k({parameters})\n{{\n{REGISTERS}{body}\n}}\n").program("k")
+    """Link a kernel of which each register has a slot of its own."""
+    tree = parse_tree(f"{HEAD}{before}.entry k({parameters})\n{{\n{REGISTERS}{body}\n}}\n")
+    return linker.link(tree, module_data(tree), tree.functions[-1])
 
 
 def written(program):

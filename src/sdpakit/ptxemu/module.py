@@ -9,6 +9,7 @@ from sdpakit.ptxemu.layout import ModuleData, module_data
 from sdpakit.ptxemu.linker import link
 from sdpakit.ptxemu.parser import parse_tree
 from sdpakit.ptxemu.program import Program
+from sdpakit.ptxemu.slots import share_slots
 from sdpakit.ptxemu.syntax import Function, Tree
 
 
@@ -82,7 +83,8 @@ class Module:
                 f"the module has no entry {name!r}; it has {', '.join(self.entries) or 'none'}"
             )
         if name not in self._programs:
-            self._programs[name] = link(self.tree, self._data, self._functions[name])
+            linked = link(self.tree, self._data, self._functions[name])
+            self._programs[name] = share_slots(linked)
         return self._programs[name]
 
 
