@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,8 +195,9 @@ class _Product:
         else:
             products = add(products, None, form.result, saturates=self._saturates)
         held.matrix = encode(form.result, products)
-        reads = self._open_reads(machine, team, offsets)
-        machine.products.issue(ins, team, self._result, self._inputs, reads)
+        machine.products.issue(
+            ins, team, self._result, self._inputs, np.concatenate(offsets, axis=1)
+        )
         machine.counters.matrix_flops += self._flops * team.count
 
     def _read_a(self, machine: Machine, team: Team, offsets: list[NDArray[np.int64]]) -> Array:
@@ -238,17 +239,6 @@ class _Product:
                 "warpgroup, not of the thread or warp.",
             )
         return values[:, 0]
-
-    def _open_reads(
-        self, machine: Machine, team: Team, offsets: list[NDArray[np.int64]]
-    ) -> list[Any]:
-        if not (machine.checks.race or machine.checks.proxy):
-            return []
-        both = np.concatenate(offsets, axis=1)
-        return [
-            machine.races.open_read(self._ins, int(lane), mine, CHUNK)
-            for lane, mine in zip(team.first, both, strict=True)
-        ]
 
 
 # ---------------------------------------------------------------------------------------- registers
