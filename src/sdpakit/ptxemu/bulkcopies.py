@@ -64,8 +64,8 @@ class SharedSpan:
         return self.start + CHUNK * np.arange(self.size // CHUNK)
 
     def read(self, machine: Machine) -> Array:
-        """Return the bytes, without the swizzle."""
-        data = machine.memory.shared[self.start : self.start + self.size]
+        """Return a copy of the bytes, without the swizzle."""
+        data = machine.memory.shared[self.start : self.start + self.size].copy()
         return data.reshape(-1, CHUNK)[self._order()].reshape(-1)
 
     def write(self, machine: Machine, data: Array) -> None:
