@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from sdpakit.backends.base import Availability, Capabilities, Options
@@ -24,19 +23,19 @@ class CupyBackend:
     """See `sdpakit.backends.base.Backend`.
 
     Options: "launcher" ("device", or "emulator", which runs the very PTX of a kernel on NumPy
-    arrays and needs no GPU) and "arch" (such as "sm_80", what the code is compiled for).
+    arrays and needs no GPU), "arch" (such as "sm_80", what the code is compiled for) and "family"
+    ("mma" or "simt"; the fastest that can).
     """
 
     name = "cupy"
 
     def availability(self) -> Availability:
         """Say whether kernels can be compiled; whether there is a device shows when one is run."""
-        if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
-            return Availability(
-                ok=False,
-                reason="no CUDA compiler for Python (cuda.bindings, NVRTC)",
-                hint="python -m pip install 'sdpakit[cuda13]'",
-            )
+        from sdpakit.backends.gpu.toolchain import toolchain
+
+        nvrtc = toolchain().nvrtc
+        if nvrtc.version is None:
+            return Availability(ok=False, reason=f"no NVRTC: {nvrtc.trouble}", hint=nvrtc.install)
         return Availability(ok=True)
 
     def capabilities(self) -> Capabilities:
@@ -52,12 +51,12 @@ class CupyBackend:
 
     def unsupported_reasons(self, spec: AttentionSpec, options: Options) -> list[str]:
         """Return which values of options cannot be honoured; every spec can be compiled."""
-        from sdpakit.backends.cupy.compiled import ARCHES
+        from sdpakit.backends.gpu.architectures import ARCHITECTURES
 
-        reasons = []
+        reasons = _unsuited_family(spec, options)
         for name, allowed in (
             ("launcher", LAUNCHERS),
-            ("arch", tuple(ARCHES)),
+            ("arch", tuple(ARCHITECTURES)),
             ("family", FAMILIES),
         ):
             value = options.get(name)
@@ -73,9 +72,28 @@ class CupyBackend:
 
     def load(self, artifact: Artifact) -> Launcher:
         """Return a launcher, which compiles a variant when a call first needs it."""
-        from sdpakit.backends.cupy.emulated import EmulatorLauncher
+        if artifact.meta["launcher"] == "emulator":
+            from sdpakit.backends.cupy.emulated import EmulatorLauncher
 
-        return EmulatorLauncher(artifact)
+            return EmulatorLauncher(artifact)
+        from sdpakit.backends.cupy.compile_only import CompileOnly
+
+        return CompileOnly(artifact)
+
+
+def _unsuited_family(spec: AttentionSpec, options: Options) -> list[str]:
+    """Return why the family that was asked for cannot compute a spec."""
+    from sdpakit.backends.cupy.compiled import DEFAULT_ARCH
+    from sdpakit.backends.cupy.families import all_families
+    from sdpakit.backends.gpu.architectures import ARCHITECTURES
+
+    arch = ARCHITECTURES.get(options.get("arch") or DEFAULT_ARCH)
+    return [
+        f"family {family.name!r}: {reason}"
+        for family in all_families()
+        if family.name == options.get("family") and arch is not None
+        for reason in family.reasons_against(spec, arch)
+    ]
 
 
 BACKEND = CupyBackend()

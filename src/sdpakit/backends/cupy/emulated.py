@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdpakit import ptxemu
-from sdpakit.ptxemu.arguments import ArgumentArrays, Named
 from sdpakit.backends.cupy.compiled import CompiledVariants
 from sdpakit.backends.cupy.fields import pack
 from sdpakit.backends.cupy.heads import Variant
+from sdpakit.ptxemu.arguments import ArgumentArrays, Named
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, Call
@@ -41,20 +41,14 @@ class EmulatorLauncher:
 
     def _load(self, variant: Variant) -> ptxemu.Program:
         if variant not in self._loaded:
-            module = ptxemu.parse(self._compiled.ptx(variant))
+            module = ptxemu.parse(self._compiled.module(variant).ptx)
             (entry,) = module.entries
             self._loaded[variant] = module.program(entry)
         return self._loaded[variant]
 
     def explain(self, call: Call | None) -> Mapping[str, Any]:
         """Return the tile, and that nothing here tells of speed."""
-        family = self._compiled.family
-        geometry = family.geometry(self._program)
-        return {
-            "method": f"{family.name} kernel in CUDA C++, run in the emulator of PTX",
-            "block_q": geometry.block_q,
-            "block_kv": geometry.block_k,
-        }
+        return {**self._compiled.explain(), "launcher": "emulator of PTX"}
 
 
 def _arrays(call: Call) -> Iterator[Named]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from sdpakit.backends.cupy.heads import Variant
+    from sdpakit.backends.gpu.architectures import Architecture
     from sdpakit.ir.program import Program
 
 ENTRY = "attention_forward"
@@ -32,13 +33,32 @@ class Geometry:
     shared_bytes: int
 
 
+class Operands(Protocol):
+    """What families ask of a spec or a program."""
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of q, k, v."""
+        ...
+
+    @property
+    def head_dim(self) -> int:
+        """Width of q and k."""
+        ...
+
+    @property
+    def v_head_dim(self) -> int:
+        """Width of v."""
+        ...
+
+
 class Family(Protocol):
     """One way to compute attention on a GPU."""
 
     name: str
 
-    def reasons_against(self, program: Program, arch: str) -> list[str]:
-        """Return why a program cannot be computed so on an architecture; empty = it can."""
+    def reasons_against(self, operands: Operands, arch: Architecture) -> list[str]:
+        """Return why attention cannot be computed so on an architecture; empty = it can."""
         ...
 
     def geometry(self, program: Program) -> Geometry:
@@ -50,11 +70,6 @@ class Family(Protocol):
         ...
 
 
-def arch_number(arch: str) -> int:
-    """Return the number in the name of an architecture: 90 for "sm_90a"."""
-    return int(arch.removeprefix("sm_").rstrip("a"))
-
-
 def all_families() -> tuple[Family, ...]:
     """Return the families, the fastest first."""
     from sdpakit.backends.cupy.mma import Mma
@@ -63,7 +78,7 @@ def all_families() -> tuple[Family, ...]:
     return Mma(), Simt()
 
 
-def choose_family(program: Program, arch: str, wanted: str | None) -> Family:
+def choose_family(program: Program, arch: Architecture, wanted: str | None) -> Family:
     """Return the family that was asked for, or the first that can compute a program."""
     return next(
         family

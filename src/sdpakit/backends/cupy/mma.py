@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sdpakit.backends.cupy.families import Geometry, arch_number
+from sdpakit.backends.cupy.families import Geometry, Operands
 from sdpakit.backends.cupy.heads import Variant, assemble
 from sdpakit.backends.cupy.source import Source
+from sdpakit.backends.gpu.architectures import FEATURES
 
 if TYPE_CHECKING:
+    from sdpakit.backends.gpu.architectures import Architecture
     from sdpakit.ir.program import Program
 
 MMA_TYPE = {"float16": "f16", "bfloat16": "bf16"}
+_NEEDED = ("ldmatrix", "cp_async", "bf16_mma")
 _WARPS = 4
 _LARGEST_WIDTH = 256
 _WIDE = 192
@@ -24,14 +27,21 @@ class Mma:
 
     name = "mma"
 
-    def reasons_against(self, program: Program, arch: str) -> list[str]:
+    def reasons_against(self, operands: Operands, arch: Architecture) -> list[str]:
         """Return what matrix instructions or this kernel cannot do."""
-        widths = {"head_dim": program.head_dim, "v_head_dim": program.v_head_dim}
+        missing = [name for name in _NEEDED if name not in arch.features]
+        widths = {"head_dim": operands.head_dim, "v_head_dim": operands.v_head_dim}
         return [
-            *([f"{arch} has no mma.sync of 16-bit floats"] if arch_number(arch) < 80 else []),
-            *([f"no dtype {program.dtype}"] if program.dtype not in MMA_TYPE else []),
+            *(
+                [
+                    f"{arch} lacks {name}: {FEATURES[name]}"
+                    for name in _NEEDED
+                    if name not in arch.features
+                ]
+            ),
+            *([f"no dtype {operands.dtype}"] if operands.dtype not in MMA_TYPE else []),
             *(f"{name}={n} > {_LARGEST_WIDTH}" for name, n in widths.items() if n > _LARGEST_WIDTH),
-            *(["no v_head_dim 0"] if program.v_head_dim == 0 else []),
+            *(["no v_head_dim 0"] if operands.v_head_dim == 0 else []),
         ]
 
     def geometry(self, program: Program) -> Geometry:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sdpakit.backends.cupy.families import Geometry
+from sdpakit.backends.cupy.families import Geometry, Operands
 from sdpakit.backends.cupy.heads import Variant, assemble
 from sdpakit.backends.cupy.source import Source
 from sdpakit.dtypes import DTYPES
 
 if TYPE_CHECKING:
+    from sdpakit.backends.gpu.architectures import Architecture
     from sdpakit.ir.program import Program
 
 _THREADS = 128
@@ -25,7 +26,7 @@ class Simt:
 
     name = "simt"
 
-    def reasons_against(self, program: Program, arch: str) -> list[str]:
+    def reasons_against(self, operands: Operands, arch: Architecture) -> list[str]:
         """Return no reason: it is the family for everything."""
         return []
 

@@ -105,10 +105,10 @@ def take_census(cubin: bytes) -> dict[str, Census]:
         If it cannot read the code.
     """
     toolchain.require(toolchain.toolchain().nvdisasm)
-    return read_disassembly(_disassembly(cubin))
+    return readdisassembly(disassembly(cubin))
 
 
-def read_disassembly(text: str) -> dict[str, Census]:
+def readdisassembly(text: str) -> dict[str, Census]:
     """Return the same from what nvdisasm printed.
 
     Parameters
@@ -131,7 +131,17 @@ def read_disassembly(text: str) -> dict[str, Census]:
     return {name: Census(dict(counter)) for name, counter in counters.items()}
 
 
-def _disassembly(cubin: bytes) -> str:
+def disassembly(cubin: bytes) -> str:
+    """Return the instructions of machine code as text, as nvdisasm prints them.
+
+    Raises
+    ------
+    BackendUnavailableError
+        If nvdisasm is missing.
+    LoweringError
+        If it cannot read the code.
+    """
+    toolchain.require(toolchain.toolchain().nvdisasm)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"  # nvdisasm reads no pipe
         path.write_bytes(cubin)
