@@ -468,6 +468,27 @@ def test_setmaxnreg_wants_whole_warpgroups_and_counts_that_ptx_allows():
         Case(groups=1, first_predicate=skip).run()
 
 
+def test_setmaxnreg_of_more_registers_than_there_are():
+    ask = "setmaxnreg.inc.sync.aligned.u32 {};"
+    Case(first_predicate=ask.format(256)).check()  # 2 warpgroups: all there are
+    with pytest.raises(ptxemu.Deadlock, match="98304 registers together, of the 65536"):
+        Case(groups=3, first_predicate=ask.format(256)).run()
+    Case(groups=3, first_predicate=ask.format(168)).check()
+
+
+def test_warpgroups_may_go_apart_in_the_middle_of_a_chain():
+    """Both issue the first product together; the second one each at a place of its own."""
+    part = """setp.ge.u32 %p3, %x0, 128; @%p3 bra SECOND;
+    add.u32 %x12, %x12, 1;"""
+    join = """bra TOGETHER;
+    SECOND: bar.sync 1, 128;
+    PRODUCT
+    TOGETHER:"""
+    case = Case(between=part)
+    second = [line for line in case.text().splitlines() if line.startswith("wgmma.mma_async")][1]
+    Case(between=part, after=join.replace("PRODUCT", second) + WAIT).check()
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

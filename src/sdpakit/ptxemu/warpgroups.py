@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpakit.ptxemu.descriptors import CHUNK
-from sdpakit.ptxemu.errors import AccumulatorInFlight, KernelFault
+from sdpakit.ptxemu.errors import AccumulatorInFlight, Deadlock, KernelFault
 from sdpakit.ptxemu.program import Address, Negated, Operand, Pair, Register, Vector
 from sdpakit.ptxemu.scalars import Array
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Groups = NDArray[np.intp]
 _UNFENCED, _STALE, _FENCED = 0, 1, 2
+_REGISTERS = 65536  # of a multiprocessor, 32 bits each
 
 
 @dataclass(slots=True)
@@ -90,6 +91,9 @@ class PendingProducts:
         self._inputs: dict[frozenset[int], Groups] = {}
         self._held: dict[frozenset[int], list[Held]] = {}
         self._landed: dict[frozenset[int], dict[int, Array]] = {}
+        # What warpgroups asked for by setmaxnreg, a thread, and who asked last.
+        self._register_counts = np.zeros(self._count, np.intp)
+        self._last_request: Instruction | None = None
 
     def groups(self, team: Team) -> Groups:
         """Return the numbers of a team's warpgroups in this batch of blocks."""
@@ -255,6 +259,11 @@ class PendingProducts:
         if remaining:
             self._held[slots] = remaining
 
+    def set_registers(self, ins: Instruction, team: Team, count: int) -> None:
+        """``setmaxnreg``: threads of the warpgroups have so many registers from now on."""
+        self._register_counts[self.groups(team)] = count
+        self._last_request = ins
+
     # ------------------------------------------------------------------------------------ checks
 
     def _check_fences(
@@ -371,7 +380,8 @@ class PendingProducts:
         return fault
 
     def finish(self) -> None:
-        """All threads are done: raise if products were never waited for."""
+        """All threads are done: raise if products were never waited for, or registers ran out."""
+        self._check_registers()
         if not self._batches or not self._machine.checks.accumulator:
             return
         batch = self._batches[0]
@@ -386,6 +396,23 @@ class PendingProducts:
             + ("" if committed else ", not even committed"),
             "End with wgmma.commit_group and wgmma.wait_group 0; without, it has no results.",
         )
+
+    def _check_registers(self) -> None:
+        machine, ins = self._machine, self._last_request
+        if ins is None:
+            return
+        wanted = 128 * self._register_counts.reshape(len(machine.blocks), -1).sum(axis=1)
+        over = np.flatnonzero(wanted > _REGISTERS)
+        if len(over):
+            block = int(over[0])
+            raise machine.fault(
+                Deadlock,
+                ins,
+                np.array([block * machine.threads]),
+                f"the warpgroups of a block ask for {int(wanted[block])} registers together, of "
+                f"the {_REGISTERS} that there are; the last setmaxnreg.inc would wait for ever",
+                "Ask for fewer: the counts of all warpgroups times 128 threads must fit.",
+            )
 
 
 def _slots(operands: Sequence[Operand]) -> Iterator[int]:

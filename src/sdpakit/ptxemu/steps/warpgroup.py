@@ -246,12 +246,13 @@ class _Product:
 
 @instruction("setmaxnreg")
 def setmaxnreg(ins: Instruction) -> Step:
-    """Build a change of the register count, which does nothing here but want whole warpgroups."""
+    """Build a change of the register count; `PendingProducts` sees whether there are enough."""
     count = _immediate(ins, ins.operands[0])
     if count % 8 or not 24 <= count <= 256:
         raise unsupported(ins, f"setmaxnreg of {count}: PTX wants a multiple of 8 from 24 to 256")
 
     def step(machine: Machine, lanes: Lanes) -> None:
-        assemble(machine, ins, lanes, WARPGROUP)
+        team = assemble(machine, ins, lanes, WARPGROUP)
+        machine.products.set_registers(ins, team, count)
 
     return step
