@@ -136,7 +136,7 @@ def _fit(values: Array, storage: np.dtype[np.generic]) -> Array:
 
 
 def address(operand: Operand) -> Reader:
-    """Return a reader of an address operand: int64, one element a lane, offset added."""
+    """Return a reader of an address operand: int64, one element a lane, not to be written to."""
     if not isinstance(operand, Address):
         raise UnsupportedInstruction(f"{operand} is no address")
     base, offset = operand.base, operand.offset
@@ -144,8 +144,9 @@ def address(operand: Operand) -> Reader:
     reader = read(base, width)
 
     def resolve(machine: Machine, lanes: Lanes) -> Array:
-        found = reader(machine, lanes).astype(np.int64) + offset
-        return full(found, machine.size(lanes))
+        found = reader(machine, lanes)
+        found = found.view(np.int64) if found.itemsize == 8 else found.astype(np.int64)
+        return full(found + offset if offset else found, machine.size(lanes))
 
     return resolve
 

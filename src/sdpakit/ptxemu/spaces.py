@@ -137,9 +137,10 @@ class Access:
         self, machine: Machine, part: Part, memory: Array, offsets: Offsets, values: Array
     ) -> None:
         """Raise if a store has different values for one place, as any of them may stay there."""
-        lost = (gather(memory, offsets, values.shape[1]) != values).any(axis=1)
-        if not lost.any():
+        differs = gather(memory, offsets, values.shape[1]) != values
+        if not differs.any():
             return
+        lost = differs.any(axis=1)
         first = int(np.flatnonzero(lost)[0])
         winner = int(machine.indices(part.lanes)[np.flatnonzero(offsets == offsets[first])[-1]])
         block, thread = machine.blocks[winner // machine.threads], winner % machine.threads

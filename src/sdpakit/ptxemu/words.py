@@ -42,7 +42,8 @@ def gather(memory: Array, offsets: Offsets, width: int) -> Array:
     word = _WORDS.get(width)
     if word is None or merged(flat) & (width - 1):
         return np.asarray(memory[flat[:, None] + np.arange(width)])
-    found = memory.view(word).take(flat >> width.bit_length() - 1)
+    # Offsets are inside by now, and to clip them is faster than to check them again.
+    found = memory.view(word).take(flat >> width.bit_length() - 1, mode="clip")
     return found.view(np.uint8).reshape(-1, width)
 
 
@@ -73,11 +74,13 @@ def all_equal(states: Array, offsets: Offsets, width: int, value: int) -> bool:
     if not offsets.size:
         return True
     pattern = value * _REPEATED
-    low, high = int(offsets.min()), int(offsets.max()) + width
-    if high - low <= 2 * offsets.size * width:  # to look at all between is faster than to gather
-        span = states[low & ~7 : -(-high // 8) * 8].view(np.uint64)
-        if bool((span == pattern).all()):
-            return True
+    most = 2 * offsets.size * width
+    if abs(int(offsets.flat[-1]) - int(offsets.flat[0])) <= most:
+        low, high = int(offsets.min()), int(offsets.max()) + width
+        if high - low <= most:  # to look at all between is faster than to gather
+            span = states[low & ~7 : -(-high // 8) * 8].view(np.uint64)
+            if bool((span == pattern).all()):
+                return True
     found = gather(states, offsets, width)
     word = _WORDS[min(width, 8)]
     return bool((found.view(word) == pattern >> 64 - 8 * word.itemsize).all())
