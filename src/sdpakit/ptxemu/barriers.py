@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpakit.ptxemu.errors import BarrierMisuse
+from sdpakit.ptxemu.errors import BarrierMisuse, KernelFault
 from sdpakit.ptxemu.scalars import Array
 from sdpakit.ptxemu.warps import WARP, WarpView
 from sdpakit.ptxemu.wording import threads_in_words
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sdpakit.ptxemu.program import Instruction
 
 NUMBERS = 16  # barriers of a block
+_KEPT = 16  # how many groups of lanes, with their barrier, are kept in parts
 _RUNNING, _WAITING = 0, 1  # as in machine.py, which imports this module
 
 
@@ -34,11 +35,21 @@ class Reduction:
 
 
 @dataclass(slots=True)
+class _Part:
+    """Lanes of one block that come to one barrier: where they stand among all, and whose."""
+
+    key: tuple[int, int]
+    where: slice | NDArray[np.intp]
+    lanes: NDArray[np.intp]
+    warps: NDArray[np.intp]
+
+
+@dataclass(slots=True)
 class _Round:
     """One round of one barrier, from its first arrival to its completion.
 
     `everyone` says that it is for all threads of the block that have not ended; else `needs`
-    counts.
+    counts. `clock` is what those knew who arrived and went on.
     """
 
     needs: int
@@ -46,9 +57,9 @@ class _Round:
     reduces: bool
     ins: Instruction
     arrived: int = 0
-    lanes: list[NDArray[np.intp]] = field(default_factory=list)
-    waiting: list[tuple[NDArray[np.intp], Instruction]] = field(default_factory=list)
-    results: list[tuple[NDArray[np.intp], Reduction]] = field(default_factory=list)
+    parts: list[_Part] = field(default_factory=list)
+    waiting: list[tuple[_Part, Instruction]] = field(default_factory=list)
+    results: list[tuple[_Part, Reduction]] = field(default_factory=list)
     true: int = 0
     clock: Any = None
 
@@ -64,6 +75,7 @@ class NamedBarriers:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._rounds: dict[tuple[int, int], _Round] = {}
+        self._kept: dict[tuple[int, int], tuple[Lanes, list[_Part]]] = {}
         self.warps = WarpBarriers(machine)
         self.clusters = ClusterBarriers(machine)
 
@@ -79,28 +91,33 @@ class NamedBarriers:
     ) -> None:
         """Have lanes arrive at barriers (a number a lane, or one for all), and wait if `waits`."""
         self._check(ins, lanes, numbers, counts)
-        if reduction is None and waits and self._all_at_once(lanes, numbers, counts):
-            return
         machine = self._machine
-        indices = machine.indices(lanes)
-        keys = machine.lane_block[lanes] * NUMBERS + numbers
-        for key in np.unique(keys):
-            here = np.flatnonzero(keys == key)
-            block, number = divmod(int(key), NUMBERS)
-            count = None if counts is None else int(counts[here[0] if len(counts) > 1 else 0])
-            entered = self._enter(ins, indices[here], (block, number), count, reduction is not None)
+        parts = self._parts(lanes, numbers)
+        if reduction is None and waits and self._all_at_once(lanes, parts, counts):
+            return
+        if waits:
+            machine.state[lanes] = _WAITING
+        some_ended = bool(machine.threads % WARP) or not machine.living().all()
+        for part in parts:
+            entered = self._enter(ins, part, counts, reduces=reduction is not None)
+            entered.arrived += len(part.lanes) + (self._ended(part, entered) if some_ended else 0)
+            entered.parts.append(part)
+            if machine.checks.barrier and entered.arrived > entered.needs:
+                raise self._overrun(entered, ins, part)
             if waits:
-                machine.state[indices[here]] = _WAITING
-                entered.waiting.append((indices[here], ins))
+                entered.waiting.append((part, ins))
+            else:
+                clock = machine.races.snapshot(part.warps)
+                entered.clock = machine.races.join(entered.clock, clock)
             if reduction is not None:
-                entered.true += int(np.count_nonzero(reduction.predicates[here]))
-                entered.results.append((indices[here], reduction))
-            self._complete((block, number))
+                entered.true += int(np.count_nonzero(reduction.predicates[part.where]))
+                entered.results.append((part, reduction))
+        self._release([part.key for part in parts if self._is_complete(part.key)])
 
     def settle(self) -> bool:
         """Release barriers that the end of threads completed; return whether any lane runs."""
-        found = [self._complete(key) for key in list(self._rounds)]
-        return any([*found, self.warps.settle(), self.clusters.settle()])
+        found = self._release([key for key in self._rounds if self._is_complete(key)])
+        return any([found, self.warps.settle(), self.clusters.settle()])
 
     def waiting(self) -> list[str]:
         """Return one line for each barrier that somebody waits at, for the deadlock report."""
@@ -108,7 +125,8 @@ class NamedBarriers:
         for (block, number), entered in self._rounds.items():
             where = f"block {self._machine.blocks[block]}: barrier {number}"
             has = f"has {entered.arrived} of {entered.needs} threads"
-            lines.append(f"{where} {has}; {_who(self._machine, entered.waiting)}")
+            who = _who(self._machine, [(part.lanes, ins) for part, ins in entered.waiting])
+            lines.append(f"{where} {has}; {who}")
         return [*lines, *self.warps.waiting(), *self.clusters.waiting()]
 
     def _check(self, ins: Instruction, lanes: Lanes, numbers: Array, counts: Array | None) -> None:
@@ -122,114 +140,131 @@ class NamedBarriers:
             bad = np.broadcast_to(bad, self._machine.size(lanes))
             raise self._machine.fault(BarrierMisuse, ins, lanes, problem, remedy, bad)
 
-    def _all_at_once(self, lanes: Lanes, numbers: Array, counts: Array | None) -> bool:
+    def _parts(self, lanes: Lanes, numbers: Array) -> list[_Part]:
+        """Return lanes by block and barrier; the parts for one number are kept for next time."""
+        number = int(numbers[0])
+        if (numbers != number).any():
+            return self._split(lanes, numbers)
+        key = (-1 if isinstance(lanes, slice) else id(lanes), number)
+        found = self._kept.get(key)
+        if found is None:
+            if len(self._kept) == _KEPT:
+                del self._kept[next(iter(self._kept))]
+            found = self._kept[key] = lanes, self._split(lanes, numbers)
+        return found[1]  # with its lanes, so that no other array has their id
+
+    def _split(self, lanes: Lanes, numbers: Array) -> list[_Part]:
+        machine = self._machine
+        indices, warps = machine.indices(lanes), machine.lane_warp[lanes]
+        keys = machine.lane_block[lanes] * NUMBERS + numbers.astype(np.intp)
+        parts = []
+        for key in np.unique(keys).tolist():
+            where = np.flatnonzero(keys == key)
+            of_key = slice(int(where[0]), int(where[-1]) + 1)
+            chosen = of_key if of_key.stop - of_key.start == len(where) else where
+            block_and_number = divmod(key, NUMBERS)
+            parts.append(_Part(block_and_number, chosen, indices[chosen], np.unique(warps[chosen])))
+        return parts
+
+    def _all_at_once(self, lanes: Lanes, parts: list[_Part], counts: Array | None) -> bool:
         """Complete barriers that whole blocks reach together, the usual case, cheaply."""
         machine = self._machine
-        if self._rounds or (numbers != numbers[0]).any():
+        if any(part.key in self._rounds for part in parts):
             return False
         if counts is not None and (counts != machine.warps * WARP).any():
             return False
-        blocks = len(machine.blocks)
-        here = np.arange(blocks)
         if not isinstance(lanes, slice):
-            found = np.bincount(machine.lane_block[lanes], minlength=blocks)
-            needed = np.count_nonzero(machine.living().reshape(blocks, -1), axis=1)
+            blocks = machine.living().reshape(-1, machine.threads)
+            needed = np.count_nonzero(blocks, axis=1)
             if counts is not None:
                 needed[...] = machine.threads  # a count is no less for threads that have ended
-            if (needed[found > 0] != found[found > 0]).any():
+            if any(len(part.lanes) != needed[part.key[0]] for part in parts):
                 return False
-            here = np.flatnonzero(found)
-        if machine.checks.race:
-            warps = machine.warp_views.of(lanes).warps
-            for block in here:
-                of_block = warps[warps // machine.warps == block]
-                machine.races.acquire(of_block, machine.races.snapshot(of_block))
+        elif len(parts) != len(machine.blocks):
+            return False
+        self._exchange([part.warps for part in parts])
         return True
 
+    def _exchange(self, members: list[NDArray[np.intp]]) -> None:
+        """Let warps that met know of each other; `members` are those of each barrier."""
+        if not self._machine.checks.race:
+            return
+        for size in {len(warps) for warps in members}:
+            rows = [warps for warps in members if len(warps) == size]
+            self._machine.races.exchange(np.stack(rows))
+
     def _enter(
-        self,
-        ins: Instruction,
-        lanes: NDArray[np.intp],
-        key: tuple[int, int],
-        count: int | None,
-        reduces: bool,  # noqa: FBT001  of one call
+        self, ins: Instruction, part: _Part, counts: Array | None, *, reduces: bool
     ) -> _Round:
-        """Count lanes of one block at one barrier; return the round."""
-        machine = self._machine
-        needs = machine.warps * WARP if count is None else count
-        entered = self._rounds.get(key)
+        """Return the round of a barrier that lanes arrive at, begun if they are the first."""
+        needs = self._machine.warps * WARP
+        if counts is not None:
+            needs = int(counts[0] if len(counts) == 1 else counts[part.where][0])
+        entered = self._rounds.get(part.key)
         if entered is None:
-            entered = self._rounds[key] = _Round(needs, count is None, reduces, ins)
-        warps = np.unique(machine.lane_warp[lanes])
-        entered.arrived += len(lanes) + self._ended(warps, entered)
-        entered.everyone |= count is None
-        entered.lanes.append(lanes)
-        if machine.checks.barrier:
-            self._agree(entered, ins, lanes, needs, key[1], reduces=reduces)
-        clock = machine.races.snapshot(warps)
-        entered.clock = clock if entered.clock is None else machine.races.join(entered.clock, clock)
+            entered = self._rounds[part.key] = _Round(needs, counts is None, reduces, ins)
+        elif self._machine.checks.barrier and (
+            entered.needs != needs or entered.reduces != reduces
+        ):
+            raise self._disagreement(entered, ins, part, needs)
+        entered.everyone |= counts is None
         return entered
 
-    def _ended(self, warps: NDArray[np.intp], entered: _Round) -> int:
+    def _ended(self, part: _Part, entered: _Round) -> int:
         """Return how many threads of warps that are new to the round have ended."""
-        machine = self._machine
-        before = [machine.lane_warp[lanes] for lanes in entered.lanes]
-        new = np.setdiff1d(warps, np.concatenate(before)) if before else warps
-        return WARP * len(new) - int(np.count_nonzero(machine.living_rows()[new]))
+        before = [other.warps for other in entered.parts]
+        new = np.setdiff1d(part.warps, np.concatenate(before)) if before else part.warps
+        return WARP * len(new) - int(np.count_nonzero(self._machine.living_rows()[new]))
 
-    def _agree(
-        self,
-        entered: _Round,
-        ins: Instruction,
-        lanes: NDArray[np.intp],
-        needs: int,
-        number: int,
-        *,
-        reduces: bool,
-    ) -> None:
-        """Raise if an arrival does not fit those before it."""
+    def _disagreement(
+        self, entered: _Round, ins: Instruction, part: _Part, needs: int
+    ) -> KernelFault:
+        number, line = part.key[1], entered.ins.line
         if entered.needs != needs:
             problem = (
                 f"barrier {number} is for {needs} threads here, "
-                f"but for {entered.needs} at line {entered.ins.line}"
+                f"but for {entered.needs} at line {line}"
             )
             remedy = "all threads that meet at a barrier must give the same count"
-        elif entered.arrived > entered.needs:
-            problem = (
-                f"{entered.arrived} threads arrived at barrier {number}, "
-                f"which is for {entered.needs}"
-            )
-            remedy = (
-                "give the barrier the number of all threads that arrive, or use another barrier"
-            )
-        elif entered.reduces != reduces:
-            problem = (
-                f"bar.red and bar.sync meet at barrier {number} "
-                f"(the other at line {entered.ins.line})"
-            )
-            remedy = "let all threads of a round execute the same kind"
         else:
-            return
-        raise self._machine.fault(BarrierMisuse, ins, lanes, problem, remedy)
+            problem = f"bar.red and bar.sync meet at barrier {number} (the other at line {line})"
+            remedy = "let all threads of a round execute the same kind"
+        return self._machine.fault(BarrierMisuse, ins, part.lanes, problem, remedy)
 
-    def _complete(self, key: tuple[int, int]) -> bool:
-        """Release a barrier if it is complete; return whether it is, and somebody waited."""
-        machine, entered = self._machine, self._rounds[key]
-        if entered.arrived < entered.needs:
-            if not entered.everyone:
-                return False
-            missing = machine.living().reshape(-1, machine.threads)[key[0]].copy()
-            missing[np.concatenate(entered.lanes) % machine.threads] = False
-            if missing.any():
-                return False
-        del self._rounds[key]
-        for lanes, reduction in entered.results:
-            members = sum(map(len, entered.lanes))
-            reduction.deliver(lanes, entered.true, members)
-        for lanes, _ in entered.waiting:
-            machine.state[lanes] = _RUNNING
-            machine.races.acquire(np.unique(machine.lane_warp[lanes]), entered.clock)
-        return bool(entered.waiting)
+    def _overrun(self, entered: _Round, ins: Instruction, part: _Part) -> KernelFault:
+        problem = (
+            f"{entered.arrived} threads arrived at barrier {part.key[1]}, "
+            f"which is for {entered.needs}"
+        )
+        remedy = "give the barrier the number of all threads that arrive, or use another barrier"
+        return self._machine.fault(BarrierMisuse, ins, part.lanes, problem, remedy)
+
+    def _is_complete(self, key: tuple[int, int]) -> bool:
+        entered = self._rounds[key]
+        if entered.arrived >= entered.needs:
+            return True
+        if not entered.everyone:
+            return False
+        machine = self._machine
+        missing = machine.living().reshape(-1, machine.threads)[key[0]].copy()
+        for part in entered.parts:
+            missing[part.lanes % machine.threads] = False
+        return not missing.any()
+
+    def _release(self, keys: list[tuple[int, int]]) -> bool:
+        """End the rounds of barriers that are complete; return whether anybody waited."""
+        machine = self._machine
+        rounds = [self._rounds.pop(key) for key in keys]
+        for entered in rounds:
+            members = sum(len(part.lanes) for part in entered.parts)
+            for part, reduction in entered.results:
+                reduction.deliver(part.lanes, entered.true, members)
+            for part, _ in entered.waiting:
+                machine.state[part.lanes] = _RUNNING
+                machine.races.acquire(part.warps, entered.clock)
+        met = [[part.warps for part, _ in entered.waiting] for entered in rounds]
+        self._exchange([w[0] if len(w) == 1 else np.unique(np.concatenate(w)) for w in met if w])
+        return any(met)
 
 
 class WarpBarriers:
