@@ -29,7 +29,7 @@ def versions(body):
 def check_pair(body, fault, match, launch, *, checks=None):
     """Raise AssertionError unless the broken version trips a check and the mended one trips none.
 
-    `launch` takes a PTX text and keyword arguments of a launch. `match` is a pattern for the message.
+    `launch` takes a PTX text and options of a launch, `match` is a pattern for the message.
     """
     broken, mended = (texts.copying(lines) for lines in versions(body))
     with pytest.raises(fault, match=match) as caught:

@@ -172,9 +172,7 @@ def reduced(operation, kind, old, new):
     if kind == "bf16":
         return f32_to_bf16(reduced(operation, "f32", *map(bf16_to_f32, (old, new))))
     if old.dtype.kind == "f":
-        return {"add": old + new, "min": np.minimum(old, new), "max": np.maximum(old, new)}[
-            operation
-        ]
+        return {"add": np.add, "min": np.minimum, "max": np.maximum}[operation](old, new)
     mask = (1 << 8 * old.itemsize) - 1
     function = {
         "add": lambda a, b: a + b, "min": min, "max": max,

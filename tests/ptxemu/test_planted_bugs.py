@@ -93,7 +93,7 @@ BUGS = {
         compiled.bulk_scale, without(r"mbarrier\.try_wait|@!done"), ptxemu.MissingWait),
     "bulk: expects fewer bytes than come": (
         compiled.bulk_scale, instead(r"(mbarrier.*expect_tx.*), %r7;", r"\1, 4080;" "\n"),
-        ptxemu.Deadlock),
+        ptxemu.BarrierMisuse),
     # Proxies.
     "bulk: ordinary stores sent off without a fence": (
         compiled.bulk_scale, without(r"fence\.proxy", 1), ptxemu.MissingProxyFence),

