@@ -32,7 +32,7 @@ _BATCH_BYTES = 256 << 20
 _SHARED_COST = 16
 
 
-def launch(  # noqa: PLR0913  a launch has as many sides
+def launch(  # noqa: PLR0913 - a launch has as many sides
     code: Code,
     grid: Sizes,
     block: Sizes,
