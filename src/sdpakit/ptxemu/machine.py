@@ -17,12 +17,13 @@ from sdpakit.ptxemu.asynccopies import AsyncCopies
 from sdpakit.ptxemu.barriers import NamedBarriers
 from sdpakit.ptxemu.checks import Checks
 from sdpakit.ptxemu.counters import Counters
-from sdpakit.ptxemu.errors import KernelFault, UnsupportedInstruction
+from sdpakit.ptxemu.errors import KernelFault
 from sdpakit.ptxemu.mbarriers import MBarriers
 from sdpakit.ptxemu.memory import Memory
 from sdpakit.ptxemu.program import Instruction, Program, Symbol
 from sdpakit.ptxemu.races import RaceDetector
 from sdpakit.ptxemu.scalars import Array
+from sdpakit.ptxemu.specials import SpecialRegisters
 from sdpakit.ptxemu.warpgroups import PendingProducts
 from sdpakit.ptxemu.warps import WARP, WarpViews
 
@@ -56,6 +57,12 @@ class LaunchShape:
     def cluster_size(self) -> int:
         """Blocks of a cluster."""
         return self.cluster[0] * self.cluster[1] * self.cluster[2]
+
+    @property
+    def clusters(self) -> tuple[int, int, int]:
+        """Clusters of the grid, x first."""
+        x, y, z = (size // wide for size, wide in zip(self.grid, self.cluster, strict=True))
+        return x, y, z
 
 
 class Machine:
@@ -129,7 +136,7 @@ class Machine:
         self.position = np.zeros(self.lanes, np.intp)
         self.registers = [_poisoned(kind.storage, self.lanes) for kind in program.registers]
         self.carry = np.zeros(self.lanes, bool)
-        self._specials = _specials(self)
+        self._specials = SpecialRegisters(self)
         self.warp_views = WarpViews(self)
         self.memory = Memory(self)
         self.races = RaceDetector(self)
@@ -159,13 +166,7 @@ class Machine:
 
     def special(self, name: str, lanes: Lanes) -> Array:
         """Return a special register of some lanes (uint64 or narrower, unsigned)."""
-        values = self._specials.get(name)
-        if values is None:
-            known = ", ".join(sorted(self._specials))
-            raise UnsupportedInstruction(
-                f"the emulator has no special register {name}; it has {known}"
-            )
-        return values[lanes]
+        return np.asarray(self._specials.values(name)[lanes])
 
     def symbol(self, symbol: Symbol) -> int:
         """Return the address of a variable in its own space (a global address for ``const``)."""
@@ -198,42 +199,3 @@ def _poisoned(storage: np.dtype[np.generic], lanes: int) -> Array:
         return np.zeros(lanes, bool)
     bits = 8 * storage.itemsize
     return np.full(lanes, _POISON & ((1 << bits) - 1), storage)
-
-
-def _specials(machine: Machine) -> dict[str, Array]:
-    """Return the special registers, one element a lane."""
-    thread, lanes, shape = machine.lane_thread, machine.lanes, machine.shape
-    bx, by, _ = shape.block
-    cta = np.array(machine.blocks)[machine.lane_block]
-    lane = thread % WARP
-    found = {
-        "%tid.x": thread % bx,
-        "%tid.y": thread // bx % by,
-        "%tid.z": thread // (bx * by),
-        "%laneid": lane,
-        "%warpid": thread // WARP,
-        "%nwarpid": np.full(lanes, machine.warps),
-        "%clock": np.zeros(lanes),
-        "%clock64": np.zeros(lanes),
-        "%globaltimer": np.zeros(lanes),
-        "%dynamic_smem_size": np.full(lanes, shape.dynamic_shared),
-        "%total_smem_size": np.full(lanes, machine.program.static_shared + shape.dynamic_shared),
-        "%lanemask_eq": 1 << lane,
-        "%lanemask_lt": (1 << lane) - 1,
-        "%lanemask_le": (2 << lane) - 1,
-        "%lanemask_gt": 0xFFFFFFFF & -(2 << lane),
-        "%lanemask_ge": 0xFFFFFFFF & -(1 << lane),
-    }
-    for axis, name in enumerate("xyz"):
-        wide = shape.cluster[axis]
-        found[f"%ctaid.{name}"] = cta[:, axis]
-        found[f"%ntid.{name}"] = np.full(lanes, shape.block[axis])
-        found[f"%nctaid.{name}"] = np.full(lanes, shape.grid[axis])
-        found[f"%cluster_ctaid.{name}"] = cta[:, axis] % wide
-        found[f"%cluster_nctaid.{name}"] = np.full(lanes, wide)
-        found[f"%clusterid.{name}"] = cta[:, axis] // wide
-        found[f"%nclusterid.{name}"] = np.full(lanes, shape.grid[axis] // wide)
-    found["%cluster_ctarank"] = machine.lane_block % shape.cluster_size
-    found["%cluster_nctarank"] = np.full(lanes, shape.cluster_size)
-    found["%is_explicit_cluster"] = np.full(lanes, shape.cluster_size > 1)
-    return {name: values.astype(np.uint64) for name, values in found.items()}
