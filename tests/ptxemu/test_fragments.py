@@ -70,8 +70,12 @@ def test_operands_of_a_product_are_packed_alike(rows, depth, kind):
 
 
 def test_layouts_say_which_figure_they_are():
-    assert "m16n8k16" in fragments.left(16, 16, "f16").figure
-    assert "m64nNk16" in fragments.warpgroup_accumulator(8, 16, "f32").figure
+    left = "MMA .m16n8k16 fragment layout for matrix A with .f16 / .bf16 type"
+    assert fragments.left(16, 16, "f16").figure == left
+    right = "MMA .m16n8k32 fragment layout for matrix B with .u8 / .s8 type"
+    assert fragments.right(16, 32, "s8").figure == right
+    result = "WGMMA .m64nNk16 register fragment layout for accumulator matrix D"
+    assert fragments.warpgroup_accumulator(8, 16, "f32").figure == result
 
 
 def test_a_layout_without_a_stride_is_refused():

@@ -47,7 +47,7 @@ class Descriptors:
 
 
 def decode(values: NDArray[np.uint64]) -> Descriptors:
-    """Return the fields of descriptors.
+    """Return the fields of descriptors; of one alone, if all are the same.
 
     Raises
     ------
@@ -55,6 +55,8 @@ def decode(values: NDArray[np.uint64]) -> Descriptors:
         If one has a base offset: a pattern that does not begin at a multiple of its size.
     """
     bits = np.ascontiguousarray(values).view(np.int64)
+    if (bits == bits[0]).all():
+        bits = bits[:1]
     if (bits >> 49 & 7).any():
         raise UnsupportedInstruction(
             "the emulator has no matrix descriptors with a base offset; align swizzled tiles to "

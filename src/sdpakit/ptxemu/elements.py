@@ -132,13 +132,15 @@ def encode(name: str, values: Array) -> Array:
 
 
 def add(products: Array, addend: Array | None, name: str, *, saturates: bool = False) -> Array:
-    """Return sums of products plus an accumulator, in the type in which accumulators are added.
+    """Return products, which are overwritten, plus an accumulator, in the type of the sums.
 
     Floats are added as they are (float32, float64 for ``f64``), rounded once; integers exactly, and
     then wrapped to 32 bits or cut to their range.
     """
     if name != "s32":
-        return products if addend is None else products + addend
+        if addend is not None:
+            products += addend
+        return products
     total = products.astype(np.int64)  # at most 32 products of 16 bits: float32 has them exactly
     if addend is not None:
         total += addend

@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 
 Table = NDArray[np.intp]
 
+# What captions of the PTX ISA call the types of A and B.
+_TYPES = {
+    **dict.fromkeys(("f16", "bf16"), ".f16 / .bf16"),
+    **dict.fromkeys(("s8", "u8", "e4m3", "e5m2"), ".u8 / .s8"),
+    "tf32": ".tf32",
+    "f64": ".f64",
+}
+
 
 @dataclass(frozen=True)
 class Fragment:
@@ -182,7 +190,7 @@ def left(rows: int, depth: int, kind: str) -> Fragment:
     _, group, place, value = _threads_and_values(32, values)
     register, halves = value // per_register, rows // 8
     return _layout(
-        f"MMA .m{rows}n8k{depth} fragment layout for matrix A with {kind} type",
+        f"MMA .m{rows}n8k{depth} fragment layout for matrix A with {_TYPES[kind]} type",
         group + 8 * (register % halves),
         per_register * (place + 4 * (register // halves)) + value % per_register,
         per_register,
@@ -196,7 +204,7 @@ def right(rows: int, depth: int, kind: str) -> Fragment:
     _, group, place, value = _threads_and_values(32, depth // 4)
     register = value // per_register
     return _layout(
-        f"MMA .m{rows}n8k{depth} fragment layout for matrix B with {kind} type",
+        f"MMA .m{rows}n8k{depth} fragment layout for matrix B with {_TYPES[kind]} type",
         group + 0 * value,
         per_register * (place + 4 * register) + value % per_register,
         per_register,
@@ -208,7 +216,7 @@ def accumulator(rows: int, depth: int, kind: str) -> Fragment:
     """Return the layout of C and D of ``mma``, a matrix of 8 columns."""
     _, group, place, value = _threads_and_values(32, rows // 4)
     return _layout(
-        f"MMA .m{rows}n8k{depth} fragment layout for accumulator matrix C/D with {kind} type",
+        f"MMA .m{rows}n8k{depth} fragment layout for accumulator matrix C/D",
         group + 8 * (value // 2),
         2 * place + value % 2,
         ELEMENTS[kind].per_register,

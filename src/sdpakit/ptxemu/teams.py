@@ -55,7 +55,10 @@ class Team:
         """
         if self.rows is None:
             return register[self.lanes].reshape(self.count, self.size)
-        return register.reshape(-1, WARP)[self.rows].reshape(self.count, self.size)
+        rows = register.reshape(-1, WARP)
+        if not isinstance(self.rows, slice):
+            rows = rows.take(self.rows, axis=0)
+        return rows.reshape(self.count, self.size)
 
     def put(self, register: Array, values: Array) -> None:
         """Set a register to values, one row a member."""
@@ -89,8 +92,16 @@ def assemble(machine: Machine, ins: Instruction, lanes: Lanes, size: int) -> Tea
         If one of them is not there as a whole. If that is not checked, the lanes that are missing
         execute the instruction with the others.
     """
-    if not _are_whole(machine, lanes, size):
-        lanes = _complete(machine, ins, lanes, size)
+    teams = machine.warp_views.of(lanes).teams
+    team = teams.get(size)
+    if team is None:
+        if not _are_whole(machine, lanes, size):
+            return _team(machine, _complete(machine, ins, lanes, size), size)
+        team = teams[size] = _team(machine, lanes, size)
+    return team
+
+
+def _team(machine: Machine, lanes: Lanes, size: int) -> Team:
     aligned = machine.threads % WARP == 0
     if isinstance(lanes, slice):
         return Team(lanes, machine.all_lanes[::size], size, lanes if aligned else None)

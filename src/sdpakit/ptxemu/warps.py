@@ -12,6 +12,7 @@ from sdpakit.ptxemu.scalars import Array
 
 if TYPE_CHECKING:
     from sdpakit.ptxemu.machine import Lanes, Machine
+    from sdpakit.ptxemu.teams import Team
 
 WARP = 32
 _BITS = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
@@ -30,6 +31,8 @@ class WarpView:
         The numbers of the warps (batch-wide) that have any of the lanes, ascending; one *row* each.
     whole : bool
         Whether all 32 lanes of each of these warps are there.
+    teams : dict
+        The lanes as whole warps (key 32) or warpgroups (128), once they were needed as such.
     """
 
     def __init__(self, machine: Machine, lanes: Lanes) -> None:
@@ -43,6 +46,7 @@ class WarpView:
         self._column = machine.lane_thread[lanes] % WARP
         self.whole = len(self._of_lane) == WARP * len(self.warps)
         self._complete: set[int] = set()
+        self.teams: dict[int, Team] = {}
 
     @cached_property
     def row(self) -> NDArray[np.intp]:

@@ -217,6 +217,7 @@ class _Product:
         """Return matrices from shared memory; note the offsets of what was read."""
         values = self._uniform(machine, team, descriptor, "a descriptor")
         addresses = tile.addresses(decode(values))
+        addresses = np.broadcast_to(addresses, (team.count, addresses.shape[1]))
         memory, first = machine.memory, team.first
         found = memory.locate_shared(self._ins, first, addresses, CHUNK)
         if not all_equal(memory.shared_state, found, CHUNK, WRITTEN):
