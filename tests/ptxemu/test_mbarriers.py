@@ -366,7 +366,7 @@ PAIRS = {
     + @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], 64;
       @%p1 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r10], 64;
     """),
-    "more bytes than can be expected": (ptxemu.BarrierMisuse, "1048576 bytes expected", init(1) + """
+    "more bytes than can be expected": (ptxemu.BarrierMisuse, "1048576 bytes", init(1) + """
     - @%p1 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r10], 1048576;
     + @%p1 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r10], 1048575;
     """),

@@ -407,3 +407,88 @@ def test_blocks_of_a_cluster_race_without_its_barrier(way):
     text = texts.copying(CLUSTER.format(**parts, between="bar.sync 0;"))
     with pytest.raises(ptxemu.Race, match="of block rank"):
         ptxemu.launch(text, 4, 64, [x, x], cluster=2)
+
+
+# The first warp writes and says so by a flag, for which the second one waits.
+FLAG = """
+      @%p2 st.shared.u32 [words+512], 0;
+      bar.sync 0;
+      @!%p1 bra second;
+      st.shared.u32 [%r2], %r0;
+      bar.warp.sync -1;
+      {say}
+      bra end;
+    second:
+      {hear}
+      setp.eq.u32 %p3, %r6, 0;
+      @%p3 bra second;
+      {learn}
+      ld.shared.u32 %r7, [%r3];
+    end:
+"""
+HANDSHAKES = {
+    "release and acquire": (
+        "@%p2 st.release.cta.shared.u32 [words+512], 1;",
+        "ld.acquire.cta.shared.u32 %r6, [words+512];", ""),
+    "fences around volatile accesses": (
+        "membar.cta; @%p2 st.volatile.shared.u32 [words+512], 1;",
+        "ld.volatile.shared.u32 %r6, [words+512];", "membar.cta;"),
+    "a fence and a relaxed store; acquire": (
+        "fence.acq_rel.cta; @%p2 st.relaxed.cta.shared.u32 [words+512], 1;",
+        "ld.acquire.cta.shared.u32 %r6, [words+512];", ""),
+    "atomic operations": (
+        "@%p2 atom.release.cta.shared.exch.b32 %r6, [words+512], 1;",
+        "atom.acq_rel.cta.shared.add.u32 %r6, [words+512], 0;", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HANDSHAKES)
+def test_flags_order_what_they_hand_on(name):
+    say, hear, learn = HANDSHAKES[name]
+    launch(texts.copying(HEAD + FLAG.format(say=say, hear=hear, learn=learn)))
+
+
+@pytest.mark.parametrize("name", HANDSHAKES)
+@pytest.mark.parametrize("side", ["say", "hear"])
+def test_flags_without_fences_order_nothing(name, side):
+    say, hear, learn = HANDSHAKES[name]
+
+    def weak(text):
+        for strong in (".release", ".acquire", ".acq_rel"):
+            text = text.replace(f"{strong}.cta.shared", ".relaxed.cta.shared")
+        return text.replace("membar.cta;", "").replace("fence.acq_rel.cta;", "")
+
+    parts = {"say": say, "hear": hear, "learn": learn}
+    parts[side] = weak(parts[side])
+    if side == "hear":
+        parts["learn"] = weak(learn)
+    with pytest.raises(ptxemu.Race, match=r"this read .* write by warp 0"):
+        launch(texts.copying(HEAD + FLAG.format(**parts)))
+
+
+def test_a_lock_guards_what_it_is_for():
+    body = """
+      @%p2 st.shared.u32 [words+512], 0;
+      @%p2 st.shared.u32 [words], 0;
+      bar.sync 0;
+      and.b32 %r6, %r0, 31;
+      setp.ne.u32 %p3, %r6, 0;
+      @%p3 bra end;
+    locked:
+      atom.acquire.cta.shared.cas.b32 %r7, [words+512], 0, 1;
+      setp.ne.u32 %p4, %r7, 0;
+      @%p4 bra locked;
+      ld.shared.u32 %r8, [words];
+      add.u32 %r8, %r8, 1;
+      st.shared.u32 [words], %r8;
+      st.release.cta.shared.u32 [words+512], 0;
+    end:
+      bar.sync 0;
+      ld.shared.u32 %r8, [words];
+      st.global.u32 [%rd3], %r8;
+    """
+    y = np.zeros(96, np.uint32)
+    ptxemu.launch(texts.copying(HEAD + body), 1, 96, [y, y])
+    assert (y == 3).all()
+    with pytest.raises(ptxemu.Race):
+        ptxemu.launch(texts.copying(HEAD + body.replace(".acquire", "")), 1, 96, [y, y])

@@ -187,7 +187,7 @@ class NamedBarriers:
 
     def _exchange(self, members: list[NDArray[np.intp]]) -> None:
         """Let warps that met know of each other; `members` are those of each barrier."""
-        if not self._machine.checks.race:
+        if not self._machine.races.on:
             return
         for size in {len(warps) for warps in members}:
             rows = [warps for warps in members if len(warps) == size]

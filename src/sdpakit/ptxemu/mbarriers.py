@@ -338,7 +338,7 @@ class MBarriers:
         self, ins: Instruction, lanes: Lanes, members: NDArray[np.intp], offset: int
     ) -> tuple[MBarrier, NDArray[np.intp]]:
         barrier = self._find(ins, lanes, int(members[0]), offset)
-        warps = self._machine.lane_warp[lanes][members]
+        warps = self._machine.lane_warp[self._machine.indices(lanes)[members]]
         unaware = ~self._machine.races.knows(warps, barrier.maker, barrier.made)
         if unaware.any():
             member = int(members[int(np.argmax(unaware))])

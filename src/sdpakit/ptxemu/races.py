@@ -26,6 +26,7 @@ from sdpakit.ptxemu.clocks import (
     join,
 )
 from sdpakit.ptxemu.errors import KernelFault, MissingProxyFence, Race
+from sdpakit.ptxemu.handshakes import Handshakes, uses_handshakes
 from sdpakit.ptxemu.program import Instruction
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class RaceDetector:
         self._reads = _Accesses(0, self._domain_warps, granules)
         self._atomics: _Accesses | None = None
         self._async_reads: _Accesses | None = None
+        self._handshakes = Handshakes(self.clocks) if uses_handshakes(machine) else None
         self._open: list[OpenRead] = []
         self._open_count = np.zeros(granules, np.int16)
 
@@ -184,6 +186,8 @@ class RaceDetector:
         if self._atomics is None:
             self._atomics = _Accesses(0, self._domain_warps, self._written.size)
         self._atomics.record(self._rows(lanes), granules, self.clocks.stamp(ins.line))
+        if self._handshakes is not None:
+            self._handshakes.access(ins, self._warps(lanes), offsets)
 
     def land_write(self, ins: Instruction, lanes: Lanes, offsets: Offsets, width: int) -> None:
         """Record that writes which `write` checked when they were issued happen only now."""
@@ -412,7 +416,7 @@ class RaceDetector:
 
     def knows(self, warps: Warps, other: int, stamp: int) -> NDArray[np.bool_]:
         """Return which of some warps know what another warp of the batch did at a stamp."""
-        if not self._race:
+        if not self._race or stamp <= self.clocks.low:
             return np.ones(len(warps), bool)
         agent = other % self._domain_warps
         known: NDArray[np.bool_] = self.clocks.known[warps, agent] >= stamp
@@ -435,6 +439,11 @@ class RaceDetector:
         """Let the warps of each row (batch-wide numbers, each once) pass a barrier of their own."""
         if self.on and groups.size:
             self.clocks.exchange(groups)
+
+    def fence(self, lanes: Lanes) -> None:
+        """``fence`` or ``membar`` by lanes, which strong accesses may hand on."""
+        if self._race and self._handshakes is not None:
+            self._handshakes.fence(np.unique(self._warps(lanes)))
 
     def fence_proxy(self, lanes: Lanes) -> None:
         """``fence.proxy.async`` by lanes: clean what their warps wrote, or know of."""

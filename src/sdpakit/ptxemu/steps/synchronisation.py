@@ -93,10 +93,12 @@ def _cluster(ins: Instruction, half: str, semantics: list[str]) -> Step:
 
 @instruction("membar", "fence")
 def _fence(ins: Instruction) -> Step:
-    # Memory is sequentially consistent here: only the asynchronous proxy needs its fence.
+    # Memory is sequentially consistent here: fences matter only to who looks for races.
     if ins.modifiers[:2] == ("proxy", "async") and "global" not in ins.modifiers:
         return lambda machine, lanes: machine.races.fence_proxy(lanes)
-    return _nothing
+    if "proxy" in ins.modifiers:
+        return _nothing
+    return lambda machine, lanes: machine.races.fence(lanes)
 
 
 @instruction("griddepcontrol", "nanosleep", "pmevent", "brkpt")
