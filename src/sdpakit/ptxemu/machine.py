@@ -107,6 +107,9 @@ class Machine:
         Of each lane, its warpgroup in the batch.
     warp_views : WarpViews
         Lanes seen as rows of warps.
+    whole_warps : dict of int to numpy.ndarray
+        By the identity of index arrays that are whole warps: which rows of 32 of a register they
+        are. Only arrays that live as long as the machine are here.
     memory, races, barriers, mbarriers, copies, products
         The parts of the state that have a module of their own.
     """
@@ -138,6 +141,7 @@ class Machine:
         self.carry = np.zeros(self.lanes, bool)
         self._specials = SpecialRegisters(self)
         self.warp_views = WarpViews(self)
+        self.whole_warps: dict[int, NDArray[np.intp]] = {}
         self.memory = Memory(self)
         self.races = RaceDetector(self)
         self.barriers = NamedBarriers(self)

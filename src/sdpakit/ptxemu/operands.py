@@ -24,6 +24,7 @@ from sdpakit.ptxemu.program import (
     Symbol,
 )
 from sdpakit.ptxemu.scalars import PREDICATE, U64, Array, ScalarType, bf16_to_f32, f32_to_bf16
+from sdpakit.ptxemu.warps import WARP
 
 if TYPE_CHECKING:
     from sdpakit.ptxemu.machine import Lanes, Machine
@@ -60,13 +61,27 @@ def read(operand: Operand, kind: ScalarType) -> Reader:
 
 
 def _register_reader(register: Register, kind: ScalarType) -> Reader:
-    slot = register.slot
+    get = _taker(register)
     if register.type.storage == kind.storage:
         if kind.storage == kind.value:
-            return lambda machine, lanes: machine.registers[slot][lanes]
+            return get
         value = kind.value
-        return lambda machine, lanes: machine.registers[slot][lanes].view(value)
-    return lambda machine, lanes: kind.see(machine.registers[slot][lanes].astype(kind.storage))
+        return lambda machine, lanes: get(machine, lanes).view(value)
+    return lambda machine, lanes: kind.see(get(machine, lanes).astype(kind.storage))
+
+
+def _taker(register: Register) -> Reader:
+    """Return a reader of what is stored; whole warps are copied faster than single lanes."""
+    slot, storage = register.slot, register.type.storage
+    row = np.dtype((np.void, WARP * storage.itemsize))
+
+    def get(machine: Machine, lanes: Lanes) -> Array:
+        warps = machine.whole_warps.get(id(lanes))
+        if warps is None:
+            return machine.registers[slot][lanes]
+        return machine.registers[slot].view(row)[warps].view(storage)
+
+    return get
 
 
 def constant(operand: Immediate | FloatImmediate, kind: ScalarType) -> Array:
@@ -116,11 +131,16 @@ def write(operand: Operand, kind: ScalarType | None = None) -> Writer:
     if not isinstance(operand, Register):
         raise UnsupportedInstruction(f"{operand} cannot be written")
     slot, storage = operand.slot, operand.type.storage
+    row = np.dtype((np.void, WARP * storage.itemsize))
 
     def put(machine: Machine, lanes: Lanes, values: Array) -> None:
         if values.dtype != storage:
             values = _fit(values, storage)
-        machine.registers[slot][lanes] = values
+        warps = machine.whole_warps.get(id(lanes))
+        if warps is None or len(values) == 1:
+            machine.registers[slot][lanes] = values
+        else:
+            machine.registers[slot].view(row)[warps] = np.ascontiguousarray(values).view(row)
 
     return put
 

@@ -19,6 +19,7 @@ from sdpakit.ptxemu.machine import DONE, RUNNING
 from sdpakit.ptxemu.parked import Parked
 from sdpakit.ptxemu.planning import Apart, Group, Plan, Unit, plan
 from sdpakit.ptxemu.stalls import stalled
+from sdpakit.ptxemu.warps import WARP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 # Blocks of the program that a batch may run; an endless loop ends within a minute or two.
 BLOCK_LIMIT = 5_000_000
+# Groups to know again, by the number of their lanes, the first and the last.
+KEPT_GROUPS = 256
 # No block: the lanes of the group go different ways now, or wait.
 PARTED = -1
 
@@ -83,7 +86,8 @@ class _Run:
         # Which instruction of the program a lane waits at, if it does.
         self.site = np.zeros(machine.lanes, np.intp)
         self.everybody = Group(slice(None), machine.lanes, len(machine.blocks) * machine.warps)
-        self.group, self.groups = self.everybody, dict[tuple[int, int, int], Group]()
+        self.group, self.groups = self.everybody, dict[tuple[int, int, int], list[Group]]()
+        self.kept = 0
         # Whether no other lanes can run, and the lowest rank of those that can.
         self.alone, self.ceiling = True, self.end + 1
         self.block = 0
@@ -140,12 +144,23 @@ class _Run:
         """Return the group of some lanes, with the array that they had when they ran before."""
         if len(lanes) == self.machine.lanes:
             return self.everybody
-        key = (len(lanes), int(lanes[0]), int(lanes[-1]))
-        found = self.groups.get(key)
-        if found is None or not np.array_equal(self.machine.indices(found.lanes), lanes):
-            warps = len(self.machine.warp_views.of(lanes).warps)
-            found = self.groups[key] = Group(lanes, len(lanes), warps)
-        return found
+        for group in self.groups.get((len(lanes), int(lanes[0]), int(lanes[-1])), ()):
+            if np.array_equal(self.machine.indices(group.lanes), lanes):
+                return group
+        return self.new_group(lanes)
+
+    def new_group(self, lanes: NDArray[np.intp]) -> Group:
+        view = self.machine.warp_views.of(lanes)
+        group = Group(lanes, len(lanes), len(view.warps))
+        self.kept += 1
+        if self.kept > KEPT_GROUPS:
+            self.kept = 1
+            self.groups.clear()
+            self.machine.whole_warps.clear()
+        self.groups.setdefault((len(lanes), int(lanes[0]), int(lanes[-1])), []).append(group)
+        if view.whole and self.machine.threads % WARP == 0:
+            self.machine.whole_warps[id(lanes)] = view.warps
+        return group
 
     # ---- running them
 
