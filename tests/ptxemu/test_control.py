@@ -288,11 +288,13 @@ def test_counters_count_warps_and_threads():
 
 
 def test_an_error_of_the_emulator_says_where_it_was():
-    body = "    mov.u32 %r9, %smid;\n"
-    with pytest.raises(ptxemu.UnsupportedInstruction, match="no special register %smid") as caught:
+    body = "    mov.u32 %r9, %envreg31;\n"
+    with pytest.raises(
+        ptxemu.UnsupportedInstruction, match="no special register %envreg31"
+    ) as caught:
         run(body)
     assert caught.value.__notes__ == [
-        f"at PTX line {line(kernel(body), 'smid')}: mov.u32 %r9, %smid"
+        f"at PTX line {line(kernel(body), 'envreg31')}: mov.u32 %r9, %envreg31"
     ]
 
 
