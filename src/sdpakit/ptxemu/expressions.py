@@ -10,6 +10,7 @@ from sdpakit.ptxemu.lexer import Token, TokenStream
 from sdpakit.ptxemu.program import FloatImmediate, Immediate, Sink
 from sdpakit.ptxemu.syntax import Both, Braces, Brackets, Not, Parentheses, Reference, TreeOperand
 
+_PLAIN_ENDS = frozenset({",", ";", "}", "]"})
 _UNSIGNED_64 = (1 << 64) - 1
 
 
@@ -151,6 +152,8 @@ def reference(stream: TokenStream) -> Reference:
         If there is no name.
     """
     name = stream.expect_kind("name", "a name")
+    if stream.next.text in _PLAIN_ENDS:  # most names stand alone
+        return Reference(name.text, name.at)
     component, offset, element = "", 0, 0
     if stream.next.kind == "dotted":
         component = stream.take().text[1:]

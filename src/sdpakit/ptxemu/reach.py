@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sdpakit.ptxemu.syntax import (
     Body,
@@ -27,6 +27,7 @@ def used_variables(tree: Tree, entry: Function) -> list[Variable]:
     """
     functions = {function.name: function for function in tree.functions if function.body}
     names: set[str] = set()
+    wanted = {v.name for v in tree.variables} | functions.keys() | tree.aliases.keys()
     reached, waiting = {entry.name}, [entry]
     own: list[Variable] = []
     while waiting:
@@ -34,7 +35,7 @@ def used_variables(tree: Tree, entry: Function) -> list[Variable]:
             if isinstance(statement, Variable):
                 own.append(statement)
                 continue
-            found = set().union(*map(_names, statement.operands))
+            found = wanted.intersection(_names(statement.operands))
             names |= found
             called = {tree.aliases.get(name, name) for name in found} & functions.keys() - reached
             reached |= called
@@ -51,16 +52,16 @@ def _statements(body: Body | None) -> Iterator[Code | Variable]:
             yield statement
 
 
-def _names(operand: TreeOperand) -> set[str]:
-    match operand:
-        case Reference():
-            return {operand.name}
-        case Brackets():
-            return set().union(*map(_names, (operand.base, *operand.coordinates)))
-        case Braces() | Parentheses():
-            return set().union(*map(_names, operand.items))
-        case Not():
-            return _names(operand.operand)
-        case Both():
-            return _names(operand.first) | _names(operand.second)
-    return set()
+def _names(operands: Iterable[TreeOperand]) -> Iterator[str]:
+    for operand in operands:
+        match operand:
+            case Reference():
+                yield operand.name
+            case Brackets():
+                yield from _names((operand.base, *operand.coordinates))
+            case Braces() | Parentheses():
+                yield from _names(operand.items)
+            case Not():
+                yield from _names((operand.operand,))
+            case Both():
+                yield from _names((operand.first, operand.second))
