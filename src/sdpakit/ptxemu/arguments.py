@@ -121,8 +121,9 @@ class ArgumentArrays:
             if not named.is_output:
                 continue
             states = self._elements(named.array, self._device.arena_state)
-            missing = (states & INITIALISED == 0).any(axis=-1)
-            if missing.any():
+            unwritten = states & INITIALISED == 0
+            if unwritten.any():
+                missing = unwritten.any(axis=-1)
                 first = tuple(np.argwhere(missing)[0].tolist())
                 raise UnwrittenOutput(
                     f"{int(missing.sum())} of {missing.size} elements of {named.label} were not "
