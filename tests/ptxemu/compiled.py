@@ -345,7 +345,7 @@ def numba_wgmma(m: int = 64, n: int = 128, k: int = 192) -> Launch:
 
 # ----------------------------------------------------------------------------------------- Triton
 
-# Every kernel has two pointers more, to memory that these kernels do not use.
+# Every kernel has two pointers more, to memory that most of these kernels do not use.
 SCRATCH = [0, 0]
 
 
@@ -365,6 +365,18 @@ def triton_matmul(sm: int, m: int = 100, n: int = 80, k: int = 112) -> Launch:
     results = [(c, exact_product(a, b), 0.0, 16 * k * F32)]
     grid = (-(-m // 64), -(-n // 64))
     return Launch(name, grid, 128, args, results, shared=shared_of(name))
+
+
+def triton_matmul_tma(m: int = 100, n: int = 72, k: int = 136) -> Launch:
+    a, b = normal(m, k, dtype=np.float16), normal(k, n, dtype=np.float16, seed=1)
+    c = np.zeros((m, n), np.float16)
+    grid = (-(-m // 64), -(-n // 64))
+    tensor_maps = np.zeros((*grid, 3, 128), np.uint8)
+    args = [a, b, c, m, n, k, tensor_maps, 0]
+    results = [(c, exact_product(a, b), F16, 16 * k * F32)]
+    return Launch(
+        "triton_matmul_tma", grid, 128, args, results, shared=shared_of("triton_matmul_tma")
+    )
 
 
 def triton_flash(sm: int, q_len: int = 70, kv_len: int = 100, heads: int = 2) -> Launch:

@@ -41,6 +41,7 @@ LAUNCHES = {
     "triton softmax, sm_90": lambda: compiled.triton_softmax(90),
     "triton matmul, sm_80": lambda: compiled.triton_matmul(80),
     "triton matmul, sm_90": lambda: compiled.triton_matmul(90),
+    "triton matmul, TMA": compiled.triton_matmul_tma,
     "triton flash, sm_80": lambda: compiled.triton_flash(80),
     "triton flash, sm_90": lambda: compiled.triton_flash(90),
 }

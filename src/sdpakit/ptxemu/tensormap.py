@@ -276,7 +276,58 @@ def decode(raw: bytes) -> EncodedMap | None:
     magic, address, rank, kind, swizzle, fill, *numbers = _LAYOUT.unpack(raw[: _LAYOUT.size])
     if magic != _MAGIC:
         return None
-    dims, strides, box = (numbers[part : part + rank] for part in (0, 5, 10))
-    return EncodedMap(
-        address, tuple(dims), tuple(strides), tuple(box), TYPES[_KINDS[kind]], swizzle, _FILLS[fill]
-    )
+    dims, strides, box = (tuple(numbers[part : part + rank]) for part in (0, 5, 10))
+    element = TYPES[_KINDS[kind]]
+    # `tensormap.replace` sets no stride of the innermost dimension.
+    strides = (element.size, *strides[1:])
+    return EncodedMap(address, dims, strides, box, element, swizzle, _FILLS[fill])
+
+
+# What `tensormap.replace` can set: where it is in the encoding, and its type there.
+_FIELDS = {
+    "global_address": (8, "<u8"),
+    "rank": (16, "u1"),
+    "elemtype": (17, "u1"),
+    "swizzle_mode": (18, "u1"),
+    "fill_mode": (19, "u1"),
+    "global_dim": (24, "<u8"),
+    "global_stride": (72, "<u8"),
+    "box_dim": (104, "<u2"),
+}
+# Numbers of types in PTX; those that are not here have arithmetic of their own.
+_ELEMENTS = {
+    **dict(enumerate(("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32"))),
+    9: "f64",
+    10: "bf16",
+}
+
+
+def field(name: str, ordinal: int) -> tuple[int, np.dtype[np.unsignedinteger]] | None:
+    """Return where a field of a map is in its encoding, and its type; None if it has no such.
+
+    `ordinal` is the dimension, or which stride: 0 is that of the second dimension.
+    """
+    if name not in _FIELDS:
+        return None
+    offset, code = _FIELDS[name]
+    dtype = np.dtype(code)
+    return offset + ordinal * dtype.itemsize, dtype
+
+
+def field_code(name: str, value: int) -> int | None:
+    """Return how a value that PTX has for a field is encoded; None if it cannot be."""
+    match name:
+        case "rank":
+            return value + 1 if value < _MOST_DIMENSIONS else None
+        case "elemtype":
+            return _KINDS.index(_ELEMENTS[value]) if value in _ELEMENTS else None
+        case "swizzle_mode":
+            return value if value < len(_SWIZZLES) else None
+        case "fill_mode":
+            return value if value < len(_FILLS) else None
+    return value
+
+
+def mark() -> Array:
+    """Return the bytes that a map begins with."""
+    return np.frombuffer(_MAGIC, np.uint8)

@@ -78,6 +78,7 @@ KERNELS: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "triton_softmax_sm90": (triton, ("softmax", "sm_90")),
     "triton_matmul_sm80": (triton, ("matmul", "sm_80")),
     "triton_matmul_sm90": (triton, ("matmul", "sm_90")),
+    "triton_matmul_tma": (triton, ("matmul_tma", "sm_90")),
     "triton_flash_sm80": (triton, ("flash", "sm_80")),
     "triton_flash_sm90": (triton, ("flash", "sm_90")),
 }

@@ -16,5 +16,6 @@ from sdpakit.ptxemu.steps import mbarrier as mbarrier
 from sdpakit.ptxemu.steps import memory as memory
 from sdpakit.ptxemu.steps import moving as moving
 from sdpakit.ptxemu.steps import synchronisation as synchronisation
+from sdpakit.ptxemu.steps import tensormap as tensormap
 from sdpakit.ptxemu.steps import warp as warp
 from sdpakit.ptxemu.steps import warpgroup as warpgroup
