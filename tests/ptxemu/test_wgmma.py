@@ -338,6 +338,15 @@ def test_reading_an_accumulator_in_flight():
     assert "wait_group" in info.value.remedy
 
 
+def test_reading_an_accumulator_in_flight_in_another_block():
+    case = Case(after="wgmma.commit_group.sync.aligned; bar.sync 0; mov.b32 %x12, %d3;")
+    with pytest.raises(ptxemu.AccumulatorInFlight, match="%d3"):
+        case.run()
+    waits = "setp.eq.b32 %p3, %d3, 0; @%p3 bra.uni NEXT; NEXT:"
+    with pytest.raises(ptxemu.AccumulatorInFlight, match="%d3"):
+        Case(after=f"wgmma.commit_group.sync.aligned; bar.sync 0; {waits}").run()
+
+
 def test_writing_an_accumulator_in_flight():
     case = Case(between="mov.b32 %d0, 0;")
     with pytest.raises(ptxemu.AccumulatorInFlight, match="%d0"):
