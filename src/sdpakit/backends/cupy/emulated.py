@@ -60,7 +60,8 @@ def _arrays(call: Call) -> Iterator[Named]:
     for name, array in call.tables.items():
         yield Named(name, array, is_output=False)
     for name, array in call.outputs.items():
-        yield Named(name, array, is_output=True)
+        # Rows that are nobody's are somebody else's to write (RAGGED-1).
+        yield Named(name, array, is_output=call.q_start is None)
 
 
 def _variant(call: Call, bound: ArgumentArrays) -> Variant:
