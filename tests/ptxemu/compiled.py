@@ -305,6 +305,24 @@ def multicast() -> Launch:
     return Launch("clusters", 2, 128, args, results, entry="multicast", cluster=(2, 1, 1))
 
 
+def hand_over(sm: int, rows: int = 7) -> Launch:
+    x, y = normal(rows, 32), np.empty(32, np.float32)
+    args, results = [x, ptxemu.Output(y), rows], [(y, x.sum(axis=0, dtype=np.float64), 0.0, 1e-5)]
+    return Launch(f"libcudacxx_sm{sm}", 1, 64, args, results, entry="hand_over")
+
+
+def piped(sm: int, rows: int = 5) -> Launch:
+    x, y = normal(rows, 64, 4), np.empty((rows, 64, 4), np.float32)
+    args, results = [x, ptxemu.Output(y), rows], [(y, np.roll(x, -17, axis=1), 0.0, 0.0)]
+    return Launch(f"libcudacxx_sm{sm}", 1, 64, args, results, entry="piped")
+
+
+def reversed_tiles(sm: int, blocks: int = 2) -> Launch:
+    x, y = normal(blocks, 64, 4), np.empty((blocks, 64, 4), np.float32)
+    args, results = [x, ptxemu.Output(y)], [(y, x[:, ::-1], 0.0, 0.0)]
+    return Launch(f"libcudacxx_sm{sm}", blocks, 64, args, results, entry="reversed")
+
+
 # ------------------------------------------------------------------------------------ Numba-CUDA
 
 

@@ -27,9 +27,9 @@ def uses_handshakes(machine: Machine) -> bool:
     """Return whether a program has anything that hands on or learns."""
     return any(
         ins.has("acquire", "release", "acq_rel")
-        or (ins.opcode in {"fence", "membar"} and "proxy" not in ins.modifiers)
+        or (ins.opcode in {"fence", "membar"} and not ins.has("proxy", "mbarrier_init"))
         for ins in machine.program.instructions
-        if ins.opcode not in {"mbarrier", "barrier", "barrier_cluster"}
+        if ins.opcode not in {"mbarrier", "barrier"} and "mbarrier_init" not in ins.modifiers
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +17,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 # Facts for debuggers, and the paths of the machine that compiled.
 DEBUG = re.compile(r"^\s*(\.loc\b|\.file\b)|^\s*//(?! dynamic)|^\s*$")
+# A variable of the module, as headers declare by the hundred.
+VARIABLE = re.compile(r"^\.global .*?([\w$]+)(?:\[\d+\])?(?: = .*)?;$", re.MULTILINE)
 DEBUG_SECTION = re.compile(r"^\s*\.section\s+\.debug[^{]*\{.*?\}\s*$", re.MULTILINE | re.DOTALL)
 
 
@@ -29,7 +32,8 @@ def nvrtc(source: str, arch: str, *options: str) -> str:
     _, program = lib.nvrtcCreateProgram(
         (HERE / source).read_bytes(), source.encode(), len(names), texts, names
     )
-    flags = [f"-arch={arch}".encode(), b"-std=c++17", *(option.encode() for option in options)]
+    given = [*options, *(f"-I{folder}" for folder in library_headers())]
+    flags = [f"-arch={arch}".encode(), b"-std=c++17", *(option.encode() for option in given)]
     (failed,) = lib.nvrtcCompileProgram(program, len(flags), flags)
     if failed != lib.nvrtcResult.NVRTC_SUCCESS:
         _, size = lib.nvrtcGetProgramLogSize(program)
@@ -40,6 +44,16 @@ def nvrtc(source: str, arch: str, *options: str) -> str:
     text = b" " * size
     lib.nvrtcGetPTX(program, text)
     return text.rstrip(b"\0").decode()
+
+
+def library_headers() -> list[Path]:
+    """Return where the headers of CUDA and of its C++ library are, if their wheels are installed."""
+    try:
+        import nvidia
+    except ImportError:
+        return []
+    found = [Path(path) / "cu13" / "include" for path in nvidia.__path__]
+    return [folder for path in found for folder in (path, path / "cccl") if folder.is_dir()]
 
 
 def numba(kernel: str, arch: str) -> str:
@@ -68,6 +82,8 @@ KERNELS: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "flash_mma": (nvrtc, ("flash_mma.cu", "sm_80")),
     "bulk": (nvrtc, ("bulk.cu", "sm_90")),
     "clusters": (nvrtc, ("clusters.cu", "sm_90")),
+    "libcudacxx_sm80": (nvrtc, ("libcudacxx.cu", "sm_80")),
+    "libcudacxx_sm90": (nvrtc, ("libcudacxx.cu", "sm_90")),
     "matmul_wgmma": (nvrtc, ("matmul_wgmma.cu", "sm_90a")),
     "flash_wgmma": (nvrtc, ("flash_wgmma.cu", "sm_90a", '-DELEMENT="bf16"')),
     "numba_softmax": (numba, ("softmax", "sm_80")),
@@ -85,8 +101,10 @@ KERNELS: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
 
 
 def strip(text: str) -> str:
-    """Return PTX without what is for debuggers, most comments and empty lines."""
-    lines = DEBUG_SECTION.sub("", text).splitlines()
+    """Return PTX without what is for debuggers, unused variables, most comments and empty lines."""
+    text = DEBUG_SECTION.sub("", text)
+    names = Counter(re.findall(r"[\w$]+", text))
+    lines = VARIABLE.sub(lambda found: found[0] if names[found[1]] > 1 else "", text).splitlines()
     kept = [line.rstrip() for line in lines if not DEBUG.match(line)]
     return "\n".join(kept).replace(", debug", "") + "\n"
 

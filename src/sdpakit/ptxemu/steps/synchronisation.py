@@ -96,7 +96,7 @@ def _fence(ins: Instruction) -> Step:
     # Memory is sequentially consistent here: fences matter only to who looks for races.
     if ins.modifiers[:2] == ("proxy", "async") and "global" not in ins.modifiers:
         return lambda machine, lanes: machine.races.fence_proxy(lanes)
-    if "proxy" in ins.modifiers:
+    if ins.has("proxy", "mbarrier_init"):
         return _nothing
     return lambda machine, lanes: machine.races.fence(lanes)
 
