@@ -23,8 +23,9 @@ Exact: TypeAlias = tuple[Array, Array]
 DIRECTIONS = ("rn", "rz", "rm", "rp")
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 
-# A float64 whose lower 28 bits are not all zero lies on no tie between two float32.
-_BELOW_TIE = np.array([0x0FFF_FFFF], np.uint64)
+# A float64 in the range of normal float32 lies between two of them just where these bits are so.
+_BELOW_F32, _TIE = np.array([0x1FFF_FFFF], np.uint64), np.array([0x1000_0000], np.uint64)
+_SMALLEST_F32 = float(np.finfo(np.float32).smallest_normal)
 
 # Products of factors between these bounds have all their bits in the range of normal float64.
 _SMALL, _LARGE = 2.0**-450, 2.0**450
@@ -90,7 +91,9 @@ def fma_f32(a: Array, b: Array, c: Array) -> Array:
     product = a.astype(_F64) * b.astype(_F64)
     total = product + c.astype(_F64)
     result = total.astype(_F32)
-    if not (total.view(np.uint64) & _BELOW_TIE).all():
+    may_tie = (total.view(np.uint64) & _BELOW_F32) == _TIE
+    may_tie |= (np.abs(total) < _SMALLEST_F32) & (total != 0)
+    if may_tie.any():
         # The sum may have been rounded onto a tie; then the true value decides.
         result = round_to(exact_sum(product, c.astype(_F64)), _F32, "rn")
     return result
