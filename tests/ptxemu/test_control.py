@@ -262,6 +262,35 @@ TRY:
     assert sorted(out[0].tolist()) == list(range(64))
 
 
+def test_a_warp_spins_until_another_has_what_it_copied():
+    # The copy lands only when somebody has waited long enough, be it by spinning.
+    body = f"""
+    .shared .align 16 .b8 object[16];
+    mov.u32 %r21, memory;
+    mov.u32 %r22, object;
+    setp.eq.u32 %p1, %r0, 0;
+    @%p1 mbarrier.init.shared.b64 [%r22], 1;
+    bar.sync 0;
+    setp.ne.u32 %p2, %r0, 0;
+    @%p2 bra OTHERS;
+    mbarrier.arrive.expect_tx.shared.b64 _, [%r22], 32;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r21], [%rd1], 32, [%r22];
+TRY:
+    mbarrier.try_wait.parity.shared.b64 %p3, [%r22], 0;
+    @!%p3 bra TRY;
+    ld.shared.u32 %r9, [%r21+8];
+    st.volatile.global.u32 [%rd1], 1;
+    bra STORE;
+OTHERS:
+    setp.lt.u32 %p2, %r5, 1;
+    @%p2 bra STORE;
+    {spin_on(0, 1)}
+    mov.u32 %r9, 4;
+"""
+    out, _ = run(body)
+    assert (out[0] == np.where(THREADS < 32, 0, 4)).all()
+
+
 def test_a_loop_without_end_is_found():
     text = kernel("FOREVER:\n    bra FOREVER;\n")
     program = ptxemu.parse(text).program("kernel")

@@ -273,40 +273,45 @@ class WarpBarriers:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._masks = np.zeros(machine.lanes, np.uint32)
-        self._site: dict[int, Instruction] = {}
+        self._waits = np.zeros(machine.lanes, bool)
+        self._site = np.empty(machine.lanes, object)
 
     def arrive(self, ins: Instruction, lanes: Lanes, masks: NDArray[np.uint32]) -> None:
         """Have lanes wait for the lanes that they name."""
         machine = self._machine
-        if not self._site and machine.warp_views.of(lanes).complete(machine, WARP):
+        view = machine.warp_views.of(lanes)
+        if view.complete(machine, WARP):
             return
-        indices = machine.indices(lanes)
-        self._masks[indices] = masks
-        machine.state[indices] = _WAITING
-        self._site.update(dict.fromkeys(indices.tolist(), ins))
+        late = view.late_of_masks(machine, masks)
+        if not late.any():
+            return
+        blocked = view.indices[late]
+        self._masks[blocked] = np.broadcast_to(masks, len(late))[late]
+        self._waits[blocked] = True
+        self._site[blocked] = ins
+        machine.state[blocked] = _WAITING
         self.settle()
 
     def settle(self) -> bool:
         """Release lanes that need not wait any longer; return whether there are any."""
-        if not self._site:
+        lanes = np.flatnonzero(self._waits)
+        if not len(lanes):
             return False
-        lanes = np.array(sorted(self._site))
         view = WarpView(self._machine, lanes)
         released = lanes[~view.late_of_masks(self._machine, self._masks[lanes])]
         self._machine.state[released] = _RUNNING
-        for lane in released.tolist():
-            del self._site[lane]
+        self._waits[released] = False
         return len(released) > 0
 
     def waiting(self) -> list[str]:
         """Return one line for each warp of which lanes wait."""
         lines = []
-        lanes = np.array(sorted(self._site), np.intp)
+        lanes = np.flatnonzero(self._waits)
         for warp in np.unique(self._machine.lane_warp[lanes]):
             here = lanes[self._machine.lane_warp[lanes] == warp]
             block = self._machine.blocks[here[0] // self._machine.threads]
             mask = int(self._masks[here[0]])
-            who = _who(self._machine, [(here, self._site[int(here[0])])])
+            who = _who(self._machine, [(here, self._site[here[0]])])
             lines.append(f"block {block}: bar.warp.sync for lanes 0x{mask:08x}; {who}")
         return lines
 

@@ -39,7 +39,7 @@ class _Probe:
 
 
 class Fairness:
-    """Watches the groups of a batch run while others could."""
+    """Watches the groups of a batch run while others could, or wait."""
 
     def __init__(self, machine: Machine, units: Sequence[Unit]) -> None:
         self._machine, self._units = machine, units
@@ -73,10 +73,14 @@ class Fairness:
         self._turns += 1
         return self._interrupt(group, within_warp=self._turns % _TURNS == 0)
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether a group was interrupted, so that others have their turn."""
+        return self._held_up is not None
+
     def turn(self, running: NDArray[np.intp], ranks: NDArray[np.intp]) -> NDArray[np.bool_] | None:
-        """Return which of the lanes that can run have their turn; None if it is nobody's."""
-        if self._held_up is None:
-            return None
+        """Return which of the lanes that can run have their turn; None if there are no others."""
+        assert self._held_up is not None
         served = np.zeros(self._machine.lanes, bool)
         served[self._held_up.lanes] = True
         if not self._within_warp:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sdpakit.ptxemu.errors import KernelFault, Trap
 from sdpakit.ptxemu.fairness import Fairness
-from sdpakit.ptxemu.machine import DONE, RUNNING
+from sdpakit.ptxemu.machine import DONE, RUNNING, WAITING
 from sdpakit.ptxemu.parked import Parked
 from sdpakit.ptxemu.planning import Apart, Group, Plan, Unit, plan
 from sdpakit.ptxemu.stalls import stalled
@@ -88,7 +88,7 @@ class _Run:
         self.everybody = Group(slice(None), machine.lanes, len(machine.blocks) * machine.warps)
         self.group, self.groups = self.everybody, dict[tuple[int, int, int], list[Group]]()
         self.kept = 0
-        # Whether no other lanes can run, and the lowest rank of those that can.
+        # Whether all other lanes have ended, and the lowest rank of those that can run.
         self.alone, self.ceiling = True, self.end + 1
         self.block = 0
         self.steps: Iterator[Step] = iter(())
@@ -118,26 +118,30 @@ class _Run:
                 return None
             if not (parked.settle() or machine.barriers.settle() or machine.copies.settle()):
                 raise stalled(machine, self.site, parked)
+        self.ceiling, self.alone = self.end + 1, False
         ranks = self.ranks[position[running]]
         if parked.ready:
             block, at, lanes = parked.ready.pop()
             state[lanes] = RUNNING
-            self.ceiling, self.alone = int(ranks.min(initial=self.end + 1)), not len(running)
+            self.ceiling = int(ranks.min(initial=self.end + 1))
             return self.grouped(lanes), block, at
-        lanes = running[self.lowest(running, ranks)]
+        if self.fairness.interrupted:
+            chosen = self.fairness.turn(running, ranks)
+            if chosen is None:  # time passes for those who spin: a copy that they wait for may land
+                machine.copies.settle()
+                return self.choose()
+        else:
+            chosen = self.lowest(ranks)
+        lanes = running[chosen]
         return self.grouped(lanes), int(position[lanes[0]]), None
 
-    def lowest(self, running: NDArray[np.intp], ranks: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Return which of the lanes have the lowest rank, or whose turn it is."""
-        self.ceiling = self.end + 1
-        turn = self.fairness.turn(running, ranks)
-        if turn is not None:
-            self.alone = False
-            return turn
+    def lowest(self, ranks: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Return which of the lanes that can run have the lowest rank."""
         chosen: NDArray[np.bool_] = ranks == ranks.min()
-        self.alone = bool(chosen.all())
-        if not self.alone:
+        if not chosen.all():
             self.ceiling = int(ranks[~chosen].min())
+        else:
+            self.alone = not (self.machine.state == WAITING).any()
         return chosen
 
     def grouped(self, lanes: NDArray[np.intp]) -> Group:
