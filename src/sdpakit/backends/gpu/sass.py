@@ -104,11 +104,10 @@ def take_census(cubin: bytes) -> dict[str, Census]:
     LoweringError
         If it cannot read the code.
     """
-    toolchain.require(toolchain.toolchain().nvdisasm)
-    return readdisassembly(disassembly(cubin))
+    return read_disassembly(disassembly(cubin))
 
 
-def readdisassembly(text: str) -> dict[str, Census]:
+def read_disassembly(text: str) -> dict[str, Census]:
     """Return the same from what nvdisasm printed.
 
     Parameters
@@ -133,6 +132,16 @@ def readdisassembly(text: str) -> dict[str, Census]:
 
 def disassembly(cubin: bytes) -> str:
     """Return the instructions of machine code as text, as nvdisasm prints them.
+
+    Parameters
+    ----------
+    cubin : bytes
+        An ELF file of a compiler.
+
+    Returns
+    -------
+    str
+        Sections of kernels and functions, one instruction on a line.
 
     Raises
     ------
