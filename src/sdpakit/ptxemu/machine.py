@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,10 @@ WARPGROUP = 4  # warps
 _POISON = 0x7FF8DEAD7FC0DEAD
 
 RUNNING, WAITING, DONE = 0, 1, 2
+
+# Less than one lane in so many is few: numbers of lanes index faster than a mask. Masks are kept
+# for so many groups of lanes.
+_FEW, _KEPT_MASKS = 8, 64
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,7 @@ class Machine:
         self.position = np.zeros(self.lanes, np.intp)
         self.registers = [_poisoned(kind.storage, self.lanes) for kind in program.registers]
         self.carry = np.zeros(self.lanes, bool)
+        self._masks: dict[int, tuple[NDArray[np.intp], NDArray[Any]]] = {}
         self._specials = SpecialRegisters(self)
         self.warp_views = WarpViews(self)
         self.whole_warps: dict[int, NDArray[np.intp]] = {}
@@ -156,6 +161,26 @@ class Machine:
     def indices(self, lanes: Lanes) -> NDArray[np.intp]:
         """Return the indices of lanes."""
         return self.all_lanes if isinstance(lanes, slice) else lanes
+
+    def quick(self, lanes: Lanes) -> Lanes:
+        """Return lanes in the form that indexes registers fastest.
+
+        That is a mask if they are many and no whole warps. It is kept for the array that was
+        asked for, as groups of lanes run many steps.
+        """
+        if isinstance(lanes, slice) or id(lanes) in self.whole_warps:
+            return lanes
+        known = self._masks.get(id(lanes))
+        if known is not None and known[0] is lanes:
+            return known[1]
+        form: NDArray[Any] = lanes
+        if len(lanes) * _FEW > self.lanes:
+            form = np.zeros(self.lanes, bool)
+            form[lanes] = True
+        if len(self._masks) >= _KEPT_MASKS:
+            self._masks.clear()
+        self._masks[id(lanes)] = lanes, form
+        return form
 
     def living(self) -> NDArray[np.bool_]:
         """Return which lanes have not ended."""

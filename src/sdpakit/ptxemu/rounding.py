@@ -23,9 +23,10 @@ Exact: TypeAlias = tuple[Array, Array]
 DIRECTIONS = ("rn", "rz", "rm", "rp")
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 
-# A float64 in the range of normal float32 lies between two of them just where these bits are so.
-_BELOW_F32, _TIE = np.array([0x1FFF_FFFF], np.uint64), np.array([0x1000_0000], np.uint64)
-_SMALLEST_F32 = float(np.finfo(np.float32).smallest_normal)
+# A float64 whose lower 28 bits are not all zero lies on no tie between two float32, and a float32
+# whose lower 12 bits are not all zero on none between two halves of either kind.
+_BELOW_TIE = np.array([0x0FFF_FFFF], np.uint64)
+_BELOW_HALF_TIE = np.array([0xFFF], np.uint32)
 
 # Products of factors between these bounds have all their bits in the range of normal float64.
 _SMALL, _LARGE = 2.0**-450, 2.0**450
@@ -33,10 +34,15 @@ _SMALL, _LARGE = 2.0**-450, 2.0**450
 
 def exact_sum(a: Array, b: Array) -> Exact:
     """Return a + b of float64."""
+    total, error = _two_sum(a, b)
+    return total, _overflow(total, np.isfinite(a) & np.isfinite(b), error)
+
+
+def _two_sum(a: Array, b: Array) -> Exact:
+    """Return a + b that does not overflow; here the error is what was dropped itself."""
     total = a + b
     part = total - a
-    error = (a - (total - part)) + (b - part)
-    return total, _overflow(total, np.isfinite(a) & np.isfinite(b), error)
+    return total, (a - (total - part)) + (b - part)
 
 
 def exact_product(a: Array, b: Array) -> Exact:
@@ -62,22 +68,18 @@ def exact_root(a: Array) -> Exact:
 def exact_fma(a: Array, b: Array, c: Array) -> Exact:
     """Return a * b + c of float64."""
     a, b, c = np.broadcast_arrays(a, b, c)
-    plain = (a == 0) | (b == 0) | ~np.isfinite(a) | ~np.isfinite(b) | ~np.isfinite(c)
     safe = _within(a, _SMALL, _LARGE) & _within(b, _SMALL, _LARGE)
     safe &= (c == 0) | _within(c, _SMALL * _SMALL, _LARGE * _LARGE)
-    nearest, error = _fma_in_range(a, b, c)
-    if plain.any():
-        # A product of finite numbers may overflow, but does not change an infinite addend.
-        naive = np.where(np.isfinite(a) & np.isfinite(b) & ~np.isfinite(c), c, a * b + c)
-        nearest, error = np.where(plain, naive, nearest), np.where(plain, 0.0, error)
-    for lane in np.flatnonzero(~(plain | safe)):
-        nearest[lane], error[lane] = _fma_of_one(float(a[lane]), float(b[lane]), float(c[lane]))
+    total, tail = _fma_in_range(a, b, c)
+    nearest, error = _two_sum(total, tail)
+    if not safe.all():
+        nearest[~safe], error[~safe] = _fma_out_of_range(a[~safe], b[~safe], c[~safe])
     return nearest, error
 
 
 def exact_fma_f32(a: Array, b: Array, c: Array) -> Exact:
-    """Return a * b + c of float64 that hold float32, whose products are exact."""
-    return exact_sum(a * b, c)
+    """Return a * b + c of float64 that hold float32: products are exact, sums do not overflow."""
+    return _two_sum(a * b, c)
 
 
 def exact_product_f32(a: Array, b: Array) -> Exact:
@@ -88,15 +90,32 @@ def exact_product_f32(a: Array, b: Array) -> Exact:
 
 def fma_f32(a: Array, b: Array, c: Array) -> Array:
     """Return a * b + c of float32, rounded once, to nearest."""
-    product = a.astype(_F64) * b.astype(_F64)
-    total = product + c.astype(_F64)
+    product, addend = a.astype(_F64) * b.astype(_F64), c.astype(_F64)
+    total = product + addend
     result = total.astype(_F32)
-    may_tie = (total.view(np.uint64) & _BELOW_F32) == _TIE
-    may_tie |= (np.abs(total) < _SMALLEST_F32) & (total != 0)
-    if may_tie.any():
+    below = total.view(np.uint64) & _BELOW_TIE
+    if not below.all():
         # The sum may have been rounded onto a tie; then the true value decides.
-        result = round_to(exact_sum(product, c.astype(_F64)), _F32, "rn")
+        _mend(result, below == 0, product, addend, "rn")
     return result
+
+
+def fma_for_half(a: Array, b: Array, c: Array) -> Array:
+    """Return a * b + c of float32 that hold halves, as float32 that rounds to the right half."""
+    product, addend = a.astype(_F64) * b.astype(_F64), c.astype(_F64)
+    result = (product + addend).astype(_F32)
+    below = result.view(np.uint32) & _BELOW_HALF_TIE
+    if not below.all():
+        _mend(result, below == 0, product, addend, "odd")
+    return result
+
+
+def _mend(result: Array, ties: Array, product: Array, addend: Array, direction: str) -> None:
+    """Round again, with what was dropped, where a sum of float64 may have become a tie."""
+    product, addend = np.broadcast_to(product, ties.shape), np.broadcast_to(addend, ties.shape)
+    exact = _two_sum(product[ties], addend[ties])
+    if direction != "rn" or exact[1].any():  # most ties are exact sums, already rounded well
+        result[ties] = round_to(exact, _F32, direction)
 
 
 def fma_f64(a: Array, b: Array, c: Array) -> Array:
@@ -109,36 +128,40 @@ def round_to(exact: Exact, dtype: np.dtype[np.generic], direction: str) -> Array
     nearest, error = exact
     if dtype == _F64:
         return directed(nearest, error, direction)
-    odd = to_odd(exact)
-    narrow = odd.astype(_F32)
-    return directed(narrow, odd - narrow.astype(_F64), direction)
+    if direction == "rn":
+        return to_odd(exact).astype(_F32)
+    # One of the two neighbours of the true value, and the side on which that lies, are enough.
+    narrow = nearest.astype(_F32)
+    gap = nearest - narrow.astype(_F64)
+    return directed(narrow, np.where(gap == 0, error, gap), direction)
 
 
 def directed(nearest: Array, error: Array, direction: str) -> Array:
-    """Return floats rounded in another direction than to nearest; `error` is as in `Exact`."""
-    kind = nearest.dtype.type
-    infinity = kind(np.inf)
+    """Return floats next to the true values rounded in a direction; `error` is as in `Exact`."""
     if direction == "rn":
         return nearest
-    if direction == "odd":
-        return to_odd((nearest, error))
+    # As integers, the bits of floats go up by one away from zero, also into infinity.
+    bits: Array = nearest.view(f"i{nearest.dtype.itemsize}")
+    inwards = (error < 0) != np.signbit(nearest)
     if direction == "rz":
-        wrong = ((error < 0) & (nearest > 0)) | ((error > 0) & (nearest < 0))
-        return np.where(wrong, np.nextafter(nearest, kind(0)), nearest)
-    if direction == "rm":
-        return np.where(error < 0, np.nextafter(nearest, -infinity), nearest)
-    return np.where(error > 0, np.nextafter(nearest, infinity), nearest)
+        bits = bits - (inwards & _wrong(error))
+    elif direction == "odd":
+        inexact = _wrong(error)
+        bits = (bits - (inwards & inexact)) | inexact
+    else:
+        move = error < 0 if direction == "rm" else error > 0
+        bits = bits + np.where(inwards, bits.dtype.type(-1), bits.dtype.type(1)) * move
+    return bits.view(nearest.dtype)
+
+
+def _wrong(error: Array) -> Array:
+    """Return where there is an error; NaN is none."""
+    return np.abs(error) > 0
 
 
 def to_odd(exact: Exact) -> Array:
     """Return floats that round to anything two bits narrower as the true values do."""
-    nearest, error = exact
-    bits = nearest.view(f"i{nearest.dtype.itemsize}")
-    move = ((error > 0) | (error < 0)) & ((bits & 1) == 0)
-    outwards = (error > 0) != np.signbit(nearest)
-    steps = np.where(outwards, bits.dtype.type(1), bits.dtype.type(-1))
-    result: Array = (bits + steps * move).view(nearest.dtype)
-    return result
+    return directed(*exact, "odd")
 
 
 def signed_zeros(result: Array, exact: Exact, first: Array, second: Array) -> Array:
@@ -163,14 +186,24 @@ def _within(values: Array, low: float, high: float) -> Array:
     return (size >= low) & (size <= high)
 
 
-def _fma_in_range(a: Array, b: Array, c: Array) -> Exact:
-    """Return a * b + c where no intermediate over- or underflows (elsewhere nonsense)."""
+def _fma_in_range(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
+    """Return two numbers whose sum rounds as a * b + c, if nothing over- or underflows."""
     product, product_error = _split_product(a, b)
-    high, high_error = exact_sum(c, product_error)
-    total, total_error = exact_sum(product, high)
+    high, high_error = _two_sum(c, product_error)
+    total, total_error = _two_sum(product, high)
     # Three parts remain; made odd, the two small ones act on the large one as their true sum does.
-    tail = to_odd(exact_sum(high_error, total_error))
-    return exact_sum(total, tail)
+    return total, to_odd(_two_sum(high_error, total_error))
+
+
+def _fma_out_of_range(a: Array, b: Array, c: Array) -> Exact:
+    """Return a * b + c of zeros, infinities, NaN, and of numbers one by one."""
+    nearest, error = a * b + c, np.zeros(a.shape)
+    finite = np.isfinite(a) & np.isfinite(b)
+    # A product of finite numbers may overflow, but does not change an infinite addend.
+    nearest = np.where(finite & ~np.isfinite(c), c, nearest)
+    for lane in np.flatnonzero(finite & np.isfinite(c) & (a != 0) & (b != 0)):
+        nearest[lane], error[lane] = _fma_of_one(float(a[lane]), float(b[lane]), float(c[lane]))
+    return nearest, error
 
 
 def _split_product(a: Array, b: Array) -> tuple[Array, Array]:

@@ -89,7 +89,18 @@ def bf16_to_f32(bits: Array) -> Array:
 
 def f32_to_bf16(values: Array) -> Array:
     """Round float32 values to bfloat16 bits (uint16), to nearest, ties to even; NaN is 0x7fff."""
+    rounded = f32_to_upper_bf16(values)
+    return (rounded >> np.uint32(16)).astype(np.uint16)
+
+
+def f32_to_upper_bf16(values: Array) -> Array:
+    """As `f32_to_bf16`, but the bits stand in the upper half of uint32; the lower is undefined."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    even = ((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF)
-    rounded = ((bits + even) >> np.uint32(16)).astype(np.uint16)
-    return np.where(np.isnan(values), np.uint16(0x7FFF), rounded)
+    rounded = bits >> np.uint32(16)
+    rounded &= np.uint32(1)
+    rounded += bits
+    rounded += np.uint32(0x7FFF)
+    nan = np.isnan(values)
+    if nan.any():
+        rounded[nan] = 0x7FFF_0000
+    return rounded

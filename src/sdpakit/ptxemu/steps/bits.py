@@ -306,6 +306,7 @@ def _lop3(ins: Instruction) -> Step:
     join = np.logical_and if ins.has("and") else np.logical_or
 
     def step(machine: Machine, lanes: Lanes) -> None:
+        lanes = machine.quick(lanes)
         result = function(*(reader(machine, lanes) for reader in readers))
         put_predicate(machine, lanes, join(result != 0, q(machine, lanes)))
         put(machine, lanes, result)

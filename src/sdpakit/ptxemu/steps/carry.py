@@ -63,6 +63,7 @@ def _chain(ins: Instruction, function: Chain, a: Reader, b: Reader) -> Step:
     takes_carry, none = ins.opcode.endswith("c"), np.zeros(1, bool)
 
     def step(machine: Machine, lanes: Lanes) -> None:
+        lanes = machine.quick(lanes)
         carry = machine.carry[lanes] if takes_carry else none
         result, carry_out = function(a(machine, lanes), b(machine, lanes), carry)
         put(machine, lanes, result)

@@ -109,6 +109,7 @@ def _general_setp(ins: Instruction, compare: Function, a: Reader, b: Reader) -> 
     c = read(ins.operands[3], PREDICATE) if join is not None else None
 
     def step(machine: Machine, lanes: Lanes) -> None:
+        lanes = machine.quick(lanes)
         result = compare(a(machine, lanes), b(machine, lanes))
         results = (result[:, 0], result[:, 1]) if packed else (result, ~result)
         if join is not None and c is not None:

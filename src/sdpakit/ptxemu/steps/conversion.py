@@ -11,8 +11,8 @@ from sdpakit.ptxemu.operands import Reader, read, write
 from sdpakit.ptxemu.program import Instruction
 from sdpakit.ptxemu.registry import Step, instruction, unsupported
 from sdpakit.ptxemu.rounding import DIRECTIONS, Exact
-from sdpakit.ptxemu.scalars import B32, TYPES, Array, ScalarType
-from sdpakit.ptxemu.steps.elementwise import Function, check_form, combine
+from sdpakit.ptxemu.scalars import B32, TYPES, Array, ScalarType, f32_to_upper_bf16
+from sdpakit.ptxemu.steps.elementwise import Function, check_form, combine, copy
 from sdpakit.ptxemu.steps.floats import (
     F32,
     F64,
@@ -80,7 +80,7 @@ def _integer_to_integer(ins: Instruction) -> Step:
         low, high = source.value.type(low), source.value.type(high)
         return combine(put, lambda values: np.clip(values, low, high).astype(value), get)
     if value == source.value:
-        return lambda machine, lanes: put(machine, lanes, get(machine, lanes))
+        return copy(put, get)
     return combine(put, lambda values: values.astype(value), get)
 
 
@@ -155,7 +155,7 @@ def _float_to_float(ins: Instruction) -> Step:
     put = write_values(ins.operands[0], target, flush=flush, direction=direction if half else "rn")
     get = read_values(ins.operands[1], source, flush=flush)
     if not functions:
-        return lambda machine, lanes: put(machine, lanes, get(machine, lanes))
+        return copy(put, get)
     return combine(put, _compose(functions), get)
 
 
@@ -210,6 +210,8 @@ def _packed(ins: Instruction, target: ScalarType, source: ScalarType) -> Step:
 def _pack(ins: Instruction, target: ScalarType, upper: Reader, lower: Reader) -> Step:
     """Convert two numbers, the first to the upper part."""
     functions = _clamps(ins, target)
+    if target.name == "bf16x2" and not functions and _direction(ins) == "rn":
+        return combine(write(ins.operands[0], target), _two_bf16, upper, lower)
     if target.name in BYTE_FLOATS:
         if not ins.has("satfinite"):
             raise unsupported(ins, f"cvt to {target.name} without .satfinite")
@@ -224,6 +226,11 @@ def _pack(ins: Instruction, target: ScalarType, upper: Reader, lower: Reader) ->
         return result
 
     return combine(write(ins.operands[0], target), function, upper, lower)
+
+
+def _two_bf16(a: Array, b: Array) -> Array:
+    packed = f32_to_upper_bf16(a) & np.uint32(0xFFFF_0000)
+    return packed | (f32_to_upper_bf16(b) >> np.uint32(16))
 
 
 def _from_bytes(ins: Instruction, target: ScalarType, source: ScalarType) -> Step:

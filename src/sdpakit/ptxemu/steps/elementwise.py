@@ -46,27 +46,58 @@ def sources(ins: Instruction, kind: ScalarType) -> tuple[Reader, ...]:
     return tuple(read(operand, kind) for operand in ins.operands[1:])
 
 
+def copy(put: Writer, get: Reader) -> Step:
+    """Return the step that writes what is read."""
+
+    def step(machine: Machine, lanes: Lanes) -> None:
+        lanes = machine.quick(lanes)
+        put(machine, lanes, get(machine, lanes))
+
+    return step
+
+
 def combine(put: Writer, function: Function, *readers: Reader) -> Step:
     """Return the step that writes a function of what is read."""
     # Written out for each count: building argument lists would cost as much as a small operation.
     if len(readers) == 1:
-        (a,) = readers
-        return lambda machine, lanes: put(machine, lanes, function(a(machine, lanes)))
+        return _combine_one(put, function, *readers)
     if len(readers) == 2:
-        a, b = readers
-        return lambda machine, lanes: put(
-            machine, lanes, function(a(machine, lanes), b(machine, lanes))
-        )
+        return _combine_two(put, function, *readers)
     if len(readers) == 3:
-        a, b, c = readers
-        return lambda machine, lanes: put(
-            machine, lanes, function(a(machine, lanes), b(machine, lanes), c(machine, lanes))
-        )
+        return _combine_three(put, function, *readers)
 
     def step(machine: Machine, lanes: Lanes) -> None:
+        lanes = machine.quick(lanes)
         put(machine, lanes, function(*(reader(machine, lanes) for reader in readers)))
 
     return step
+
+
+def _combine_one(put: Writer, function: Function, a: Reader) -> Step:
+    def step(machine: Machine, lanes: Lanes) -> None:
+        lanes = machine.quick(lanes)
+        put(machine, lanes, function(a(machine, lanes)))
+
+    return step
+
+
+def _combine_two(put: Writer, function: Function, a: Reader, b: Reader) -> Step:
+    def step(machine: Machine, lanes: Lanes) -> None:
+        lanes = machine.quick(lanes)
+        put(machine, lanes, function(a(machine, lanes), b(machine, lanes)))
+
+    return step
+
+
+def _combine_three(put: Writer, function: Function, a: Reader, b: Reader, c: Reader) -> Step:
+    def step(machine: Machine, lanes: Lanes) -> None:
+        lanes = machine.quick(lanes)
+        put(machine, lanes, function(a(machine, lanes), b(machine, lanes), c(machine, lanes)))
+
+    return step
+
+
+_ALL = slice(None)
 
 
 def combine_ufunc(
@@ -74,7 +105,8 @@ def combine_ufunc(
 ) -> Step:
     """Return the step of one NumPy function whose result has a type's value dtype.
 
-    If all lanes run, it computes into the register itself, which saves a copy.
+    If many lanes run, it computes into the register itself: neither results nor operands are
+    copied, and for the lanes that do not run nothing is written.
     """
     put = write(destination, kind)
     if not isinstance(destination, Register) or destination.type.storage != kind.storage:
@@ -82,11 +114,15 @@ def combine_ufunc(
     slot, value = destination.slot, kind.value
 
     def step(machine: Machine, lanes: Lanes) -> None:
-        values = [reader(machine, lanes) for reader in readers]
+        lanes = machine.quick(lanes)
         if isinstance(lanes, slice):
+            values = [reader(machine, lanes) for reader in readers]
             ufunc(*values, out=machine.registers[slot].view(value))
+        elif lanes.dtype == bool:
+            values = [reader(machine, _ALL) for reader in readers]
+            ufunc(*values, out=machine.registers[slot].view(value), where=lanes)
         else:
-            put(machine, lanes, ufunc(*values))
+            put(machine, lanes, ufunc(*[reader(machine, lanes) for reader in readers]))
 
     return step
 

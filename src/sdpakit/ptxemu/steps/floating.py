@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from sdpakit.ptxemu.steps.elementwise import (
     sources,
 )
 from sdpakit.ptxemu.steps.floats import (
-    F32,
     HALVES,
     canonical,
     computed_as,
@@ -74,10 +73,6 @@ class _Operation:
         return function
 
 
-def _fma_to_nearest(a: Array, b: Array, c: Array) -> Array:
-    return rounding.fma_f32(a, b, c) if a.dtype == F32 else rounding.fma_f64(a, b, c)
-
-
 def _exact_difference(a: Array, b: Array) -> Exact:
     return rounding.exact_sum(a, -b)
 
@@ -93,7 +88,10 @@ _DIVIDE = _Operation(np.divide, rounding.exact_quotient, rounding.exact_quotient
 _RECIPROCAL = _Operation(np.reciprocal, _exact_reciprocal, _exact_reciprocal)
 _ROOT = _Operation(np.sqrt, rounding.exact_root, rounding.exact_root)
 _FMA = _Operation(
-    _fma_to_nearest, rounding.exact_fma_f32, rounding.exact_fma, lambda a, b, c: (a * b, c)
+    rounding.fma_f32, rounding.exact_fma_f32, rounding.exact_fma, lambda a, b, c: (a * b, c)
+)
+_FMA_OF_F64, _FMA_OF_HALVES = (
+    replace(_FMA, nearest=nearest) for nearest in (rounding.fma_f64, rounding.fma_for_half)
 )
 
 
@@ -109,8 +107,8 @@ def _build(ins: Instruction, operation: _Operation, sources_count: int, *types: 
         for operand, each in zip(ins.operands[1:], kinds, strict=True)
     ]
     direction = next((modifier for modifier in ins.modifiers if modifier in DIRECTIONS), "rn")
-    if operation is _FMA and target.name in HALVES:
-        direction = "odd"  # halves are rounded when written
+    if operation is _FMA and target.name != "f32":
+        operation = _FMA_OF_HALVES if target.name in HALVES else _FMA_OF_F64
     function = _clamped(ins, operation.rounded(target, direction))
     if isinstance(function, np.ufunc) and target.name not in HALVES and not flush:
         return combine_ufunc(ins.operands[0], target, function, *readers)

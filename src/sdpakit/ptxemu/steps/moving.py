@@ -17,7 +17,7 @@ from sdpakit.ptxemu.operands import read, write
 from sdpakit.ptxemu.program import Instruction, Register, Sink, Symbol, Vector
 from sdpakit.ptxemu.registry import Step, instruction, unsupported
 from sdpakit.ptxemu.scalars import PREDICATE, TYPES, U64, Array
-from sdpakit.ptxemu.steps.elementwise import bits_type, check_form, combine
+from sdpakit.ptxemu.steps.elementwise import bits_type, check_form, combine, copy
 
 if TYPE_CHECKING:
     from sdpakit.ptxemu.machine import Lanes, Machine
@@ -33,8 +33,7 @@ def _mov(ins: Instruction) -> Step:
         return _unpack(ins, target)
     # Literals are read as the type says; registers keep their bits.
     kind = ins.type if not isinstance(source, Register) else bits_type(ins.type)
-    put, get = write(target), read(source, kind)
-    return lambda machine, lanes: put(machine, lanes, get(machine, lanes))
+    return copy(write(target), read(source, kind))
 
 
 def _part(ins: Instruction, vector: Vector) -> str:
@@ -53,12 +52,18 @@ def _pack(ins: Instruction, source: Vector) -> Step:
         return lambda machine, lanes: None
     if not isinstance(target, Register) or target.type.bits != ins.type.bits:
         raise unsupported(ins, f"mov of parts to what is no register of {ins.type.bits} bits")
-    slot = target.slot
+    slot, storage, put = target.slot, target.type.storage, write(target)
 
     def step(machine: Machine, lanes: Lanes) -> None:
-        parts = machine.registers[slot].view(dtype).reshape(-1, count)
+        chosen, everybody = machine.quick(lanes), isinstance(lanes, slice)
+        if everybody:
+            parts = machine.registers[slot].view(dtype).reshape(-1, count)
+        else:
+            parts = np.empty((machine.size(lanes), count), dtype)
         for place, reader in enumerate(readers):
-            parts[lanes, place] = reader(machine, lanes)
+            parts[:, place] = reader(machine, chosen)
+        if not everybody:
+            put(machine, chosen, parts.view(storage).reshape(-1))
 
     return step
 
@@ -73,6 +78,7 @@ def _unpack(ins: Instruction, target: Vector) -> Step:
     get = read(ins.operands[1], bits_type(ins.type))
 
     def step(machine: Machine, lanes: Lanes) -> None:
+        lanes = machine.quick(lanes)
         parts = get(machine, lanes).view(dtype).reshape(-1, count)
         for place, put in writers:
             put(machine, lanes, parts[:, place])
@@ -92,7 +98,7 @@ def _cvta(ins: Instruction) -> Step:
     space = ins.space.split("::")[0]
     put, get = write(ins.operands[0]), read(ins.operands[1], ins.type)
     if space in _IDENTICAL:
-        return lambda machine, lanes: put(machine, lanes, get(machine, lanes))
+        return copy(put, get)
     if space not in _BASES or ins.type.bits != 64:
         raise unsupported(ins, f"cvta of {ins.type.bits}-bit addresses of the space {space}")
     base = np.uint64(_BASES[space])
