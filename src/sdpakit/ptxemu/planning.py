@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpakit.ptxemu import steps as _registered  # noqa: F401  importing it registers the builders
+from sdpakit.ptxemu import steps as _registered  # noqa: F401 - registers the builders
 from sdpakit.ptxemu.operands import Reader, read
 from sdpakit.ptxemu.ordering import ranks, targets
 from sdpakit.ptxemu.program import (
@@ -70,7 +70,7 @@ class Gate:
         return late if late.any() else None
 
 
-class Apart(Exception):  # noqa: N818  no error: it tells the scheduler to have lanes wait
+class Apart(Exception):  # noqa: N818 - no error: it tells the scheduler to have lanes wait
     """Some lanes must not execute an instruction before the rest of their warp is there.
 
     Parameters

@@ -181,7 +181,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """Where in `Program.data` 8 bytes hold an address: the generic one of `symbol`, once data is placed."""
+    """Where in `Program.data` 8 bytes hold an address: that of `symbol`, once data is placed."""
 
     offset: int
     symbol: Symbol
