@@ -19,3 +19,4 @@ from sdpakit.ptxemu.steps import synchronisation as synchronisation
 from sdpakit.ptxemu.steps import tensormap as tensormap
 from sdpakit.ptxemu.steps import warp as warp
 from sdpakit.ptxemu.steps import warpgroup as warpgroup
+from sdpakit.ptxemu.steps import wmma as wmma
