@@ -24,6 +24,7 @@ from sdpakit.ptxemu.windows import (
 )
 
 if TYPE_CHECKING:
+    from sdpakit.ptxemu.crossings import LaunchWriters
     from sdpakit.ptxemu.program import Program
     from sdpakit.ptxemu.reporting import Report
 
@@ -55,11 +56,14 @@ class Device:
         Its memory, as bytes; an address is `windows.GLOBAL_BASE` and the offset into it.
     arena_state : numpy.ndarray
         Of each byte: 0 is nobody's; else bits of `windows`: ALLOCATED, INITIALISED, READ_ONLY.
+    writers : LaunchWriters or None
+        Which block wrote what in the launch that runs, if that is checked.
     """
 
     def __init__(self) -> None:
         self.arena: Array = np.full(4 * _ALIGNMENT, POISON, np.uint8)
         self.arena_state: Array = np.zeros(self.arena.shape, np.uint8)
+        self.writers: LaunchWriters | None = None
         self._allocations: dict[int, _Allocation] = {}
         self._top = _after(0)
         # A module's variables are one object of bytes, the same in all its programs, which this

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from sdpakit.ptxemu.crossings import Crossings
 from sdpakit.ptxemu.errors import KernelFault, OutOfBounds, UninitialisedRead
 from sdpakit.ptxemu.misalignment import misaligned
 from sdpakit.ptxemu.program import Instruction
@@ -22,6 +23,7 @@ class GlobalAccess:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
+        self._crossings = Crossings(machine)
 
     def _locate(self, ins: Instruction, lanes: Lanes, addresses: Offsets, width: int) -> Offsets:
         machine, offsets = self._machine, addresses - GLOBAL_BASE
@@ -41,6 +43,7 @@ class GlobalAccess:
         offsets = self._locate(ins, lanes, addresses, width)
         if not all_equal(self._machine.device.arena_state, offsets, width, PRESENT):
             self._check_read(ins, lanes, addresses, width)
+        self._crossings.check(ins, lanes, offsets, width, writes=False)
         return offsets
 
     def write(self, ins: Instruction, lanes: Lanes, addresses: Offsets, width: int) -> Offsets:
@@ -50,6 +53,7 @@ class GlobalAccess:
         if not all_equal(states, offsets, width, PRESENT):
             self._check_write(ins, lanes, addresses, width)
             fill(states, offsets, width, PRESENT)
+        self._crossings.check(ins, lanes, offsets, width, writes=True)
         return offsets
 
     def update(self, ins: Instruction, lanes: Lanes, addresses: Offsets, width: int) -> Offsets:

@@ -13,6 +13,7 @@ import numpy as np
 from sdpakit.ptxemu.arguments import ArgumentArrays, Named, Output, Pointer, parameter_block
 from sdpakit.ptxemu.checks import Checks
 from sdpakit.ptxemu.counters import Counters
+from sdpakit.ptxemu.crossings import launch_writers
 from sdpakit.ptxemu.device import Device
 from sdpakit.ptxemu.errors import LaunchError
 from sdpakit.ptxemu.limits import Sizes, launch_shape
@@ -96,6 +97,9 @@ def launch(  # noqa: PLR0913 - a launch has as many sides
     try:
         parameters = parameter_block(program, args, partial(_value, arrays))
         scheduler = _schedulers.of(program)
+        device.module_address(program)  # memory has its final size from here on
+        if checks.race:
+            device.writers = launch_writers(program, shape, device.arena.size)
         for blocks in _batches(program, shape):
             machine = Machine(program, shape, blocks, device, parameters, checks, counters)
             scheduler.run(machine, limit)
@@ -103,6 +107,7 @@ def launch(  # noqa: PLR0913 - a launch has as many sides
             arrays.check_outputs()
         arrays.copy_back()
     finally:
+        device.writers = None
         arrays.release()
     return Report(program, counters)
 
