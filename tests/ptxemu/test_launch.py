@@ -268,7 +268,7 @@ def test_cluster_that_the_entry_requires():
     ptx = kernel(".param .u64 x", body, directives=".reqnctapercluster 2, 1, 1")
     for options in ({}, {"cluster": 2}):
         x = np.zeros(1, np.uint32)
-        ptxemu.launch(ptx, 4, 1, [x], **options)
+        ptxemu.launch(ptx, 2, 1, [x], **options)
         assert x[0] == 2
     with pytest.raises(ptxemu.LaunchError, match=r".reqnctapercluster \(2, 1, 1\)"):
         ptxemu.launch(ptx, 4, 1, [np.zeros(1)], cluster=4)
