@@ -197,6 +197,11 @@ def test_names_that_do_not_fit(body, line, column, message):
     [
         ("", ".reg .b128 q;\nmov.b128 q, q;", "'q' is a register of type .b128"),
         ("", "mov.u64 %rd1, k;", "'k' is a function; the emulator has no pointers to functions"),
+        (
+            ".func f();\n.global .u64 t[2] = {0, f};\n",
+            "mov.b64 %rd1, t;",
+            "holds the address of 'f'",
+        ),
         (".extern .global .u32 g;\n", "mov.u64 %rd1, g;", "'g' is defined in another module"),
     ],
 )
@@ -204,6 +209,10 @@ def test_what_the_emulator_does_not_have(before, body, message):
     with pytest.raises(UnsupportedInstruction, match="PTX line") as caught:
         link(body, before=before)
     assert message in str(caught.value)
+
+
+def test_what_is_not_used_need_not_be_there():
+    link("ret;", before=".extern .func f();\n.global .u64 table[2] = {0, f};\n")
 
 
 def test_what_is_declared_first_and_defined_later_is_there():

@@ -269,7 +269,6 @@ def test_initial_values_are_flattened_and_may_give_the_size():
     assert [each.value for each in first.initial] == [Immediate(1), Immediate(-2), Immediate(3)]
     assert (first.shape, first.size) == ((3,), 6)
     (pointer,) = second.initial
-    assert pointer.generic
     assert isinstance(pointer.value, Reference)
     assert (pointer.value.name, pointer.value.offset) == ("q", 8)
 
@@ -293,6 +292,18 @@ def test_functions_have_results_and_may_be_declared_only():
     assert g.body is not None
     assert g.results[0].storage == "reg"
     assert tree.aliases == {"h": "g"}
+
+
+def test_attributes_are_skipped():
+    tree = parse_tree(
+        HEAD + ".global .attribute(.managed) .u32 g;\n"
+        ".global .attribute(.unified(1, 2)) .align 8 .u64 h;\n"
+        ".func .attribute(.unified(3, 4)) f() .abi_preserve 3 { ret; }"
+    )
+    assert [v.name for v in tree.variables] == ["g", "h"]
+    assert tree.functions[0].name == "f"
+    with pytest.raises(PtxSyntaxError, match=r"expected '\)' after the attributes"):
+        parse_tree(HEAD + ".global .attribute(.managed .u32 g;")
 
 
 def test_directives_of_performance():

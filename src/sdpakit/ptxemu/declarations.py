@@ -82,8 +82,8 @@ def _attributes(stream: TokenStream) -> tuple[int | None, int, str]:
             alignment = _alignment(stream)
         elif stream.next.text in _VECTORS:
             vector = _VECTORS[stream.take().text]
-        elif stream.accept(".attribute"):
-            _skip_parentheses(stream)
+        elif skip_attribute(stream):
+            pass
         else:
             return alignment, vector, _type(stream)
 
@@ -96,12 +96,23 @@ def _alignment(stream: TokenStream) -> int:
     return alignment
 
 
-def _skip_parentheses(stream: TokenStream) -> None:
+def skip_attribute(stream: TokenStream) -> bool:
+    """Go past ``.attribute(.unified(1, 2))`` and return whether it was there.
+
+    Raises
+    ------
+    PtxSyntaxError
+        If it does not end.
+    """
+    if not stream.accept(".attribute"):
+        return False
     stream.expect("(", "before the attributes")
-    while not stream.accept(")"):
+    depth = 1
+    while depth:
         if stream.next.kind == "end":
             raise stream.expected("')' after the attributes")
-        stream.take()
+        depth += {"(": 1, ")": -1}.get(stream.take().text, 0)
+    return True
 
 
 def _variable(
@@ -161,9 +172,9 @@ def _initial_value(stream: TokenStream) -> Initial:
         stream.take()
     if stream.next.kind == "float":
         value: Immediate | FloatImmediate | Reference = floating(stream.take(), negative=negative)
-        return Initial(value, False, at)
+        return Initial(value, at)
     if stream.next.kind != "name" or stream.at("WARP_SZ"):
-        return Initial(Immediate(constant(stream)), False, at)
+        return Initial(Immediate(constant(stream)), at)
     if stream.at("generic") and stream.after_next().text == "(":
         stream.take()
         stream.take()
@@ -171,8 +182,8 @@ def _initial_value(stream: TokenStream) -> Initial:
         stream.expect(")", "after the variable")
         outer = constant(stream, lowest=9) if stream.at("+", "-") else 0
         shifted = Reference(inner.name, inner.at, inner.component, inner.offset + outer)
-        return Initial(shifted, True, at)
-    return Initial(reference(stream), False, at)
+        return Initial(shifted, at)
+    return Initial(reference(stream), at)
 
 
 def parameters(stream: TokenStream) -> tuple[Variable, ...]:

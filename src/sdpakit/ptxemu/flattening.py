@@ -50,6 +50,8 @@ class Flattener:
         The module.
     variables : mapping of Variable to Symbol
         Where variables are that are not local.
+    unknown : mapping of Variable to str
+        Of variables that nobody may use, what they point to.
 
     Attributes
     ----------
@@ -61,8 +63,10 @@ class Flattener:
         The local memory of a thread.
     """
 
-    def __init__(self, tree: Tree, variables: Mapping[Variable, Symbol]) -> None:
-        self._tree, self._variables = tree, variables
+    def __init__(
+        self, tree: Tree, variables: Mapping[Variable, Symbol], unknown: Mapping[Variable, str]
+    ) -> None:
+        self._tree, self._variables, self._unknown = tree, variables, unknown
         self.drafts: list[Draft] = []
         self.registers = RegisterFile()
         self.frame = Frame("local")
@@ -112,6 +116,10 @@ class Flattener:
             if variable.storage not in {"local", "param"}:
                 return  # a shared variable of the module that this entry does not use
             symbol = self.frame.place(variable)
+        if variable in self._unknown:
+            reason = f"holds the address of {self._unknown[variable]!r}, which the emulator has not"
+            scope.declare(variable.name, Unavailable(reason), variable.at)
+            return
         scope.declare(variable.name, Placed(symbol, variable), variable.at)
 
     def body(self, body: Body, scope: Scope) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -65,6 +66,8 @@ class ModuleData:
         Which of them are constant.
     relocations : tuple of Relocation
         Addresses to be added into the contents.
+    unknown : dict of Variable to str
+        Of variables whose contents the emulator cannot know: what they point to.
     """
 
     symbols: dict[Variable, Symbol]
@@ -72,6 +75,7 @@ class ModuleData:
     ranges: tuple[tuple[int, int], ...]
     constant_ranges: tuple[tuple[int, int], ...]
     relocations: tuple[Relocation, ...]
+    unknown: dict[Variable, str]
 
 
 @dataclass
@@ -80,6 +84,7 @@ class _DataBuilder:
     symbols: dict[Variable, Symbol] = field(default_factory=dict)
     contents: bytearray = field(default_factory=bytearray)
     relocations: list[Relocation] = field(default_factory=list)
+    unknown: dict[Variable, str] = field(default_factory=dict)
 
     def build(self) -> ModuleData:
         placed = [v for v in _all_variables(self.tree) if v.storage in {"global", "const"}]
@@ -101,7 +106,18 @@ class _DataBuilder:
             tuple(sorted(ranges["global"] + ranges["const"])),
             tuple(ranges["const"]),
             tuple(self.relocations),
+            self.unknown,
         )
+
+    @cached_property
+    def _by_name(self) -> dict[str, Symbol]:
+        return {variable.name: symbol for variable, symbol in self.symbols.items()}
+
+    @cached_property
+    def _elsewhere(self) -> set[str]:
+        """Names of functions, and of variables that are defined in other modules."""
+        external = {variable.name for variable in self.tree.variables if variable.external}
+        return external | {function.name for function in self.tree.functions}
 
     def _fill(self, variable: Variable, offset: int) -> None:
         size = type_size(variable.type)
@@ -117,7 +133,10 @@ class _DataBuilder:
     def _relocate(
         self, variable: Variable, initial: Initial, reference: Reference, start: int
     ) -> None:
-        found = {v.name: s for v, s in self.symbols.items()}.get(reference.name)
+        found = self._by_name.get(reference.name)
+        if found is None and reference.name in self._elsewhere:
+            self.unknown[variable] = reference.name
+            return
         if found is None or type_size(variable.type) != 8:
             raise self._error(initial, f"{reference.name!r} is no address of 8 bytes known here")
         offset = found.offset + reference.offset

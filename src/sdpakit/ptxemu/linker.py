@@ -38,7 +38,7 @@ def link(tree: Tree, data: ModuleData, entry: Function) -> Program:
         If it calls what cannot be inlined.
     """
     shared = shared_layout(v for v in used_variables(tree, entry) if v.storage == "shared")
-    flattener = Flattener(tree, {**data.symbols, **shared.symbols})
+    flattener = Flattener(tree, {**data.symbols, **shared.symbols}, data.unknown)
     flattener.write(entry)
     blocks, instructions = _cut(flattener.drafts)
     return Program(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sdpakit.ptxemu.declarations import SPACES, parameters, registers, variables
+from sdpakit.ptxemu.declarations import SPACES, parameters, registers, skip_attribute, variables
 from sdpakit.ptxemu.expressions import call_operands, constant, operands, reference
 from sdpakit.ptxemu.lexer import Position, Token, TokenStream, without_comments
 from sdpakit.ptxemu.program import Limits
@@ -32,6 +32,8 @@ _TUNING = {
     ".maxnctapersm": 1,
     ".maxnreg": 1,
     ".maxclusterrank": 1,
+    ".abi_preserve": 1,
+    ".abi_preserve_control": 1,
     ".explicitcluster": 0,
     ".blocksareclusters": 0,
     ".noreturn": 0,
@@ -124,8 +126,7 @@ class _ModuleParser:
 
     def _function(self, *, is_entry: bool) -> Function:
         stream = self.stream
-        if stream.accept(".attribute"):
-            raise stream.error("the emulator has no attributes of functions")
+        skip_attribute(stream)
         results = () if is_entry else parameters(stream)
         name = stream.expect_kind("name", "the name of a function")
         formal = parameters(stream)

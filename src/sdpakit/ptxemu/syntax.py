@@ -102,10 +102,12 @@ class Registers:
 
 @dataclass(frozen=True, slots=True)
 class Initial:
-    """One scalar of an initialiser: a number or the address of a variable, perhaps generic."""
+    """One scalar of an initialiser: a number, or the address of a variable or function.
+
+    Whether it is the generic address is not kept, as those of global memory are.
+    """
 
     value: Immediate | FloatImmediate | Reference
-    generic: bool
     at: Position
 
 
