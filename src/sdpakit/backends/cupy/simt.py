@@ -41,9 +41,9 @@ class Simt:
         text.line("constexpr accum_t ONE = 1;")
         with text.braces("__device__ __forceinline__ accum_t weight(accum_t x, accum_t m)"):
             text.line("return exp_of(x - m);")
-        constants = {"THREADS": _THREADS, "LANES": _LANES, "ROWS": _rows(program), "KEYS": _KEYS}
+        constants = {"THREADS": _THREADS, "LANES": _LANES, "ROWS": _rows(program), "COLS": _KEYS}
         title = "Attention by sdpakit, SIMT family."
-        names = ("softmax", "tiles", "simt_forward")
+        names = ("softmax", "tiles", "simt_products", "simt_forward")
         return assemble(title, program, variant, constants, text.text(), *names)
 
 

@@ -112,7 +112,7 @@ __device__ __forceinline__ void selected_sum(const Shared& shared, int stage, in
       for (int n = 0; n < 2 * S_TILES; ++n)
         if (n == column) p = x[half][n];
       p = __shfl_sync(0xffffffffu, p, owner);
-      const bool present = !is_negative(p);
+      const bool present = !is_negative_zero(p);
       q_t rounded;
       narrow(p, rounded);
 #pragma unroll

@@ -79,6 +79,8 @@ __device__ __forceinline__ bool is_finite(accum_t x) { return abs_of(x) < INFINI
 __device__ __forceinline__ bool is_negative(float x) { return (int)__float_as_uint(x) < 0; }
 __device__ __forceinline__ bool is_negative(double x) { return __double_as_longlong(x) < 0; }
 
+__device__ __forceinline__ bool is_negative_zero(accum_t x) { return x == 0 && is_negative(x); }
+
 // NaN if either is NaN (NUM-4).
 template <class T>
 __device__ __forceinline__ T largest(T a, T b) { return a > b || a != a ? a : b; }
