@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import types
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -43,6 +44,28 @@ def test_a_library_that_cannot_be_loaded_is_missing(no_tools, monkeypatch, error
     found = toolchain()
     assert found.nvrtc.version is None
     assert found.nvrtc.trouble == "libnvrtc.so.13: no such file"
+
+
+def test_a_library_that_says_nothing_is_missing_by_the_name_of_its_error(no_tools, monkeypatch):
+    def broken():
+        raise OSError
+
+    monkeypatch.setattr(module, "_has", lambda name: name == "cuda.bindings")
+    monkeypatch.setattr(module, "_probe_nvrtc", broken)
+    monkeypatch.setattr(module, "_probe_nvjitlink", broken)
+    assert toolchain().nvrtc.trouble == "OSError"
+
+
+@pytest.mark.parametrize("kind", ["nothing", "module", "package"])
+def test_whatever_else_is_called_cuda_is_no_toolchain(monkeypatch, kind):
+    monkeypatch.setitem(sys.modules, "cuda", None)
+    if kind != "nothing":
+        other = types.ModuleType("cuda")
+        if kind == "package":
+            other.__path__ = []
+        monkeypatch.setitem(sys.modules, "cuda", other)
+        monkeypatch.delitem(sys.modules, "cuda.bindings", raising=False)
+    assert not module._has("cuda.bindings")
 
 
 def test_the_build_is_that_of_emitted_code(no_tools, monkeypatch):

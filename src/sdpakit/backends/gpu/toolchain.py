@@ -128,8 +128,10 @@ def program(name: str) -> Path | None:
 
 def _has(module: str) -> bool:
     """Return whether a module of CUDA's Python packages is there, without importing it."""
-    parent = importlib.util.find_spec(module.split(".")[0])
-    return parent is not None and importlib.util.find_spec(module) is not None
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # there is no "cuda", or it is no package
+        return False
 
 
 def _install(extra: str) -> str:
@@ -144,7 +146,8 @@ def _compiler(name: str, purpose: str, extra: str, probe: Callable[[], str]) -> 
     try:
         text = probe()
     except (ImportError, OSError, RuntimeError) as error:  # missing, broken, or of another system
-        return Part(name, purpose, None, install, str(error).splitlines()[0]), ""
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        return Part(name, purpose, None, install, reason), ""
     return Part(name, purpose, _build(text), install), text
 
 
