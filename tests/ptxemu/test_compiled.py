@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from tests.ptxemu import compiled
+from tests.ptxemu import compiled, functions
 
 from sdpakit import ptxemu
 
@@ -19,6 +19,9 @@ LAUNCHES = {
     "sort each": compiled.sort_each,
     "polynomial": compiled.polynomial,
     "calculate": compiled.calculate,
+    "functions of f32": functions.of_f32,
+    "functions of f64": functions.of_f64,
+    "functions of s64": functions.of_s64,
     "matmul mma": compiled.matmul_mma,
     "matmul mma, even": lambda: compiled.matmul_mma(64, 64, 64),
     "flash mma": compiled.flash_mma,

@@ -232,6 +232,12 @@ def test_carries_of_products(bits):
         assert found == [total & 2**bits - 1, total >> bits & 2**bits - 1]
 
 
+def test_carry_is_set_where_a_difference_borrows_nothing():
+    a, b = meet(np.dtype("u4"), 2)
+    found = execute("sub.cc.u32 d, a, b;\naddc.u32 d, 0, 0", {"d": "u4"}, a=a, b=b)
+    assert (found == (a >= b)).all()
+
+
 def test_constants_on_either_side():
     a = corners(np.dtype("i4"))
     assert (execute("sub.s32 d, 7, a", {"d": "i4"}, a=a) == 7 - a).all()

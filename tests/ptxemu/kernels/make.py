@@ -78,6 +78,8 @@ KERNELS: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "softmax": (nvrtc, ("softmax.cu", "sm_80")),
     "reductions": (nvrtc, ("reductions.cu", "sm_80")),
     "control": (nvrtc, ("control.cu", "sm_80")),
+    "functions_f32": (nvrtc, ("functions.cu", "sm_80", "-DOF_F32")),
+    "functions_f64": (nvrtc, ("functions.cu", "sm_80", "-device-int128")),
     "matmul_mma": (nvrtc, ("matmul_mma.cu", "sm_80")),
     "flash_mma": (nvrtc, ("flash_mma.cu", "sm_80")),
     "bulk": (nvrtc, ("bulk.cu", "sm_90")),

@@ -1,6 +1,8 @@
 """Arithmetic of several words: ``add.cc``, ``addc``, ``sub.cc``, ``subc``, ``mad.cc``, ``madc``.
 
-The carry flag is one bit a lane, `Machine.carry`; after a subtraction it is the borrow.
+The carry flag is one bit a lane, `Machine.carry`. A subtraction adds the complement, as hardware
+does it, so the flag is set where there is no borrow: PTX says otherwise, but CUDA's division of
+128-bit integers has ``addc`` read what ``subc.cc`` left.
 """
 
 from __future__ import annotations
@@ -60,11 +62,11 @@ def multiply_add(ins: Instruction) -> Step:
 def _chain(ins: Instruction, function: Chain, a: Reader, b: Reader) -> Step:
     check_type(ins, ins.type, *_TYPES)
     put, keeps_carry = write(ins.operands[0], bits_type(ins.type)), ins.has("cc")
-    takes_carry, none = ins.opcode.endswith("c"), np.zeros(1, bool)
+    takes_carry, start = ins.opcode.endswith("c"), np.array([function is _difference])
 
     def step(machine: Machine, lanes: Lanes) -> None:
         lanes = machine.quick(lanes)
-        carry = machine.carry[lanes] if takes_carry else none
+        carry = machine.carry[lanes] if takes_carry else start
         result, carry_out = function(a(machine, lanes), b(machine, lanes), carry)
         put(machine, lanes, result)
         if keeps_carry:
@@ -78,5 +80,5 @@ def _sum(a: Array, b: Array, carry: Array) -> tuple[Array, Array]:
     return total, (total < a) | (carry & (total == a))
 
 
-def _difference(a: Array, b: Array, borrow: Array) -> tuple[Array, Array]:
-    return a - b - borrow, (a < b) | (borrow & (a == b))
+def _difference(a: Array, b: Array, carry: Array) -> tuple[Array, Array]:
+    return a - b - ~carry, (a > b) | (carry & (a == b))
