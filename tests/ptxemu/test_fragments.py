@@ -35,6 +35,7 @@ ALL = [
     *(fragments.right(16, depth, kind) for kind, depths in DEPTHS.items() for depth in depths),
     *(fragments.accumulator(16, 16, kind) for kind in ("f16", "f32", "s32", "f64")),
     *(layout(8, 4, "f64") for layout in (fragments.left, fragments.right, fragments.accumulator)),
+    *(layout(8, 16, "u8") for layout in (fragments.left, fragments.right)),
     *(fragments.warpgroup_left(*of) for of in ((16, "bf16"), (8, "tf32"), (32, "e4m3"))),
     *(fragments.warpgroup_accumulator(n, 16, of) for n in (8, 24, 256) for of in ("f16", "f32")),
     fragments.row_of_eight(),
@@ -59,7 +60,11 @@ def test_every_element_is_held_once_and_packed_tiles_hold_it_where_they_say(frag
 
 @pytest.mark.parametrize(
     ("rows", "depth", "kind"),
-    [(8, 4, "f64"), *((16, depth, kind) for kind, depths in DEPTHS.items() for depth in depths)],
+    [
+        (8, 4, "f64"),
+        (8, 16, "s8"),
+        *((16, depth, kind) for kind, depths in DEPTHS.items() for depth in depths),
+    ],
 )
 def test_operands_of_a_product_are_packed_alike(rows, depth, kind):
     left, right = fragments.left(rows, depth, kind), fragments.right(rows, depth, kind)

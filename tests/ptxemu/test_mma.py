@@ -151,7 +151,7 @@ def test_products_of_floats(shape, pair):
 
 INTEGERS = [
     (shape, *pair)
-    for shape in ("m16n8k16", "m16n8k32")
+    for shape in ("m8n8k16", "m16n8k16", "m16n8k32")
     for pair in itertools.product(("s8", "u8"), repeat=2)
 ]
 

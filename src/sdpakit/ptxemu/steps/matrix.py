@@ -129,16 +129,13 @@ def movmatrix(ins: Instruction) -> Step:
 # ---------------------------------------------------------------------------------------------- mma
 
 _SHAPE = re.compile(r"m(\d+)n8k(\d+)")
-# Depths of m16n8 by the type of A; only f64 has m8n8k4 here.
-_DEPTHS = {
-    "f16": (8, 16),
-    "bf16": (8, 16),
-    "tf32": (4, 8),
-    "s8": (16, 32),
-    "u8": (16, 32),
-    "e4m3": (16, 32),
-    "e5m2": (16, 32),
-    "f64": (4, 8, 16),
+# Rows and depths by the type of A; the m8n8k4 of f16 has a layout of its own, which is not here.
+_SHAPES = {
+    **dict.fromkeys(("f16", "bf16"), ((16, 8), (16, 16))),
+    **dict.fromkeys(("s8", "u8"), ((8, 16), (16, 16), (16, 32))),
+    **dict.fromkeys(("e4m3", "e5m2"), ((16, 16), (16, 32))),
+    "tf32": ((16, 4), (16, 8)),
+    "f64": ((8, 4), (16, 4), (16, 8), (16, 16)),
 }
 _SUMS = {
     "f16": ("f16", "f32"),
@@ -158,25 +155,26 @@ class _Form:
     """Which ``mma`` an instruction is: its shape and its types."""
 
     def __init__(self, ins: Instruction) -> None:
-        shapes = [found for part in ins.modifiers if (found := _SHAPE.fullmatch(part))]
+        found = [shape for part in ins.modifiers if (shape := _SHAPE.fullmatch(part))]
         kinds = ins.modifiers[-4:]
-        if len(shapes) != 1 or any(ins.has(part) or f"{part}::" in ins.text for part in _REFUSED):
+        if len(found) != 1 or any(ins.has(part) or f"{part}::" in ins.text for part in _REFUSED):
             raise unsupported(ins, "such form of mma")
-        self.rows, self.depth = int(shapes[0][1]), int(shapes[0][2])
+        self.rows, self.depth = int(found[0][1]), int(found[0][2])
         self.result, self.left, self.right, self.addend = kinds
         if not (self._is_known() and ins.has("row") and ins.has("col")):
-            known = ", ".join(f"m16n8k{max(depths)} of {kind}" for kind, depths in _DEPTHS.items())
-            raise unsupported(ins, f"mma of this shape and these types; it has {known} and others")
+            known = "; ".join(
+                f"{kind}: {', '.join(f'm{rows}n8k{depth}' for rows, depth in shapes)}"
+                for kind, shapes in _SHAPES.items()
+            )
+            raise unsupported(ins, f"mma of this shape and these types (it has {known})")
 
     def _is_known(self) -> bool:
-        if self.left not in _DEPTHS or not {self.result, self.addend} <= set(_SUMS[self.left]):
+        if self.left not in _SHAPES or not {self.result, self.addend} <= set(_SUMS[self.left]):
             return False
         pair = {self.left, self.right}
         if len(pair) == 2 and not any(pair <= mix for mix in _MIXES):
             return False
-        if self.rows == 8:
-            return self.left == "f64" and self.depth == 4
-        return self.rows == 16 and self.depth in _DEPTHS[self.left]
+        return (self.rows, self.depth) in _SHAPES[self.left]
 
     def tiles(self, ins: Instruction) -> tuple[RegisterTile, ...]:
         """Return D, A, B and C."""
