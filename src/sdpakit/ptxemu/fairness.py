@@ -2,7 +2,7 @@
 
 Lanes of a low rank go first (see ordering.py). If they spin until lanes of a higher rank do
 something, that would be for ever. So lanes that come back to a block with nothing changed in the
-registers that it names are taken to spin, and the others have a turn. A loop that does change
+registers named on the way are taken to spin, and the others have a turn. A loop that does change
 something may still be one that waits; it is interrupted seldom, and nearly always in favour of
 other warps, as lanes that run ahead of the rest share no steps with it.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sdpakit.ptxemu.machine import Machine
     from sdpakit.ptxemu.planning import Group, Unit
 
-# How many blocks a group may run before it is looked at; fewer and fewer while it is found to spin.
+# How many blocks a group may run before it is looked at; fewer while it is found to spin.
 _SPAN, _SHORTEST = 64, 2
 # How many looks that find no spinning lead to a turn, and how many turns to one within the warp.
 _LOOKS, _TURNS = 64, 16
@@ -31,11 +31,15 @@ _LOOKS, _TURNS = 64, 16
 
 @dataclass(slots=True)
 class _Probe:
-    """What registers held when a group came to a block."""
+    """A group that is watched from a block on until it comes there again, twice.
+
+    The first time tells which blocks lie on the way, the second whether their registers changed.
+    """
 
     block: int
     group: Group
-    values: dict[int, Array]
+    way: set[int]
+    values: dict[int, Array] | None = None
 
 
 class Fairness:
@@ -53,20 +57,25 @@ class Fairness:
     def permits(self, block: int, group: Group) -> bool:
         """Return whether a group may run one more block; others have their turn if not."""
         probe = self._probe
-        if probe is not None and probe.block == block and probe.group is group:
-            self._probe = None
-            if self._unchanged(probe):
-                self._span = max(self._span // 2, _SHORTEST)
-                return self._interrupt(group, within_warp=True)
-            self._left, self._span = 0, _SPAN
         self._left -= 1
-        if self._left > 0:
-            return True
-        self._left = self._span
         if probe is None:
-            self._probe = self._look(block, group)
+            if self._left <= 0:
+                self._probe, self._left = _Probe(block, group, {block}), _SPAN
             return True
-        self._probe = None  # it spins nowhere near
+        if probe.block != block or probe.group is not group:
+            probe.way.add(block)
+            return self._left > 0 or self._looked(group)
+        if probe.values is None:
+            probe.values, self._left = self._held(probe), _SPAN
+            return True
+        if any(self._changed(slot, group, values) for slot, values in probe.values.items()):
+            return self._looked(group)
+        self._span = max(self._span // 2, _SHORTEST)
+        return self._interrupt(group, within_warp=True)
+
+    def _looked(self, group: Group) -> bool:
+        """Go on after a look that found no spinning, but not for ever."""
+        self._probe, self._left, self._span = None, _SPAN, _SPAN
         self._looks += 1
         if self._looks < _LOOKS:
             return True
@@ -97,16 +106,13 @@ class Fairness:
 
     def _interrupt(self, group: Group, *, within_warp: bool) -> bool:
         self._held_up, self._within_warp = group, within_warp
-        self._looks, self._left = 0, self._span
+        self._probe, self._looks, self._left = None, 0, self._span
         return False
 
-    def _look(self, block: int, group: Group) -> _Probe:
-        slots = frozenset[int]().union(*self._units[block].registers)
-        registers = self._machine.registers
-        return _Probe(block, group, {slot: registers[slot][group.lanes].copy() for slot in slots})
-
-    def _unchanged(self, probe: _Probe) -> bool:
+    def _held(self, probe: _Probe) -> dict[int, Array]:
+        slots = frozenset[int]().union(*(s for n in probe.way for s in self._units[n].registers))
         registers, lanes = self._machine.registers, probe.group.lanes
-        return all(
-            np.array_equal(registers[slot][lanes], values) for slot, values in probe.values.items()
-        )
+        return {slot: registers[slot][lanes].copy() for slot in slots}
+
+    def _changed(self, slot: int, group: Group, values: Array) -> bool:
+        return not np.array_equal(self._machine.registers[slot][group.lanes], values)
