@@ -136,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(128) tile_copy(
   if (threadIdx.x == 0) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 2048;"
                  :: "r"(barrier) : "memory");
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+    asm volatile("cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %3}], [%4];"
                  :: "r"(shared_address(tile)), "l"(&map), "r"(0), "r"(0), "r"(barrier) : "memory");
   }
@@ -146,6 +146,10 @@ extern "C" __global__ void __launch_bounds__(128) tile_copy(
   for (int i = threadIdx.x; i < 512; i += 128) out[i] = tile[i];
 }
 """
+
+# The same to the shared memory of any block of a cluster. sm_120 checks at run time that it is the
+# own one, and calls a function if not.
+TILE_COPY_TO_CLUSTER = TILE_COPY.replace("2d.shared::cta", "2d.shared::cluster")
 
 _AROUND = """
 extern "C" __global__ void __launch_bounds__(128) feature(void* global) {{

@@ -118,6 +118,7 @@ DEFECTS = [
     ("TOUCHED_IN_FLIGHT", "sm_90a", NoLostSpeed()),
     ("UNBOUNDED_SETMAXNREG", "sm_90a", NoLostSpeed()),
     ("UNBOUNDED_SETMAXNREG", "sm_120a", NoLostSpeed()),
+    ("TILE_COPY_TO_CLUSTER", "sm_120a", NoLocalMemory()),
     ("PLAIN", "sm_89", HasInstructions("HMMA")),
 ]
 
@@ -132,6 +133,8 @@ GOOD = [("PLAIN", arch, 256, "STG") for arch in ("sm_75", "sm_80", "sm_86", "sm_
     ("WARPGROUP", "sm_90a", 128, "HGMMA"),
     ("TILE_COPY", "sm_90a", 128, "UTMALDG"),
     ("TILE_COPY", "sm_100a", 128, "UTMALDG"),
+    ("TILE_COPY", "sm_120a", 128, "UTMALDG"),
+    ("TILE_COPY_TO_CLUSTER", "sm_90a", 128, "UTMALDG"),
 ]
 
 
