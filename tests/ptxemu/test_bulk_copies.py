@@ -93,10 +93,12 @@ def test_each_thread_may_copy():
     assert (found == X).all()
 
 
-def test_stores():
+@pytest.mark.parametrize("hint", ["", ".L2::cache_hint"])
+def test_stores(hint):
     found = run(FILL + f"""
       add.u64 %rd9, %rd1, 64;
-      @%p1 {SEND} [%rd9], [%r20+128], 256;
+      mov.u64 %rd8, 0;
+      @%p1 {SEND}{hint} [%rd9], [%r20+128], 256{", %rd8" if hint else ""};
       @%p1 cp.async.bulk.commit_group;
       @%p1 cp.async.bulk.wait_group 0;
     """)  # fmt: skip

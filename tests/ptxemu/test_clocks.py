@@ -196,6 +196,44 @@ def test_products_of_a_warpgroup_are_known_to_its_four_warps():
     detector.write(instruction("st"), np.array([3 * LANES]), np.array([0]), 16)
 
 
+def test_granules_may_become_narrower_after_products_were_read():
+    detector = RaceDetector(Machine(cluster=2))
+    detector.close_read(detector.open_read(instruction("wgmma"), 0, np.array([0]), 16))
+    detector.write(instruction("st"), np.array([0]), np.array([16]), 2)
+    with pytest.raises(Race, match="a read by wgmma"):
+        detector.write(instruction("st"), np.array([5 * LANES]), np.array([14]), 2)
+
+
+def test_each_mbarrier_has_an_agent_of_its_own():
+    detector = RaceDetector(Machine())
+    clocks = []
+    for number in range(2 * WARPS):
+        if number >= WARPS:  # each place is written twice
+            detector.acquire(np.array([0]), clocks[number - WARPS])
+        place = 16 * (number % WARPS)
+        clocks.append(detector.issue_write(instruction("cp"), 0, place, 16, 1000 + number))
+    for warp in range(1, WARPS):
+        detector.acquire(np.array([warp]), clocks[WARPS + warp])
+        lanes = np.array([warp * LANES])
+        detector.read(instruction("ld"), lanes, np.array([16 * warp]), 16)
+        with pytest.raises(Race, match="asynchronous copy"):
+            detector.read(instruction("ld"), lanes, np.array([16 * ((warp + 1) % WARPS)]), 16)
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        lambda detector: detector.open_read(instruction("cp"), LANES, np.array([0]), 16),
+        lambda detector: detector.issue_write(instruction("cp"), LANES, 0, 16, 8),
+    ],
+)
+def test_copies_race_with_atomic_accesses(copy):
+    detector = RaceDetector(Machine())
+    detector.atomic(instruction("atom"), np.array([0]), np.array([0]), 4)
+    with pytest.raises(Race, match="after an atomic access by warp 0"):
+        copy(detector)
+
+
 def test_nothing_is_recorded_when_both_checks_are_off():
     detector = RaceDetector(Machine(race=False, proxy=False))
     assert not detector.on
@@ -205,3 +243,7 @@ def test_nothing_is_recorded_when_both_checks_are_off():
     assert not accessed(detector, "write", 1, 0, 4, 1)
     detector.exchange(np.array([[0, 1]]))
     detector.close_read(detector.open_read(instruction("cp"), 0, np.array([0]), 16))
+    lanes, offsets = np.array([0]), np.array([0])
+    detector.land_write(instruction("cp"), lanes, offsets, 16)
+    assert not detector.land_engine_write(instruction("cp"), lanes, offsets, 16, offsets)
+    assert detector.land_read(None, None) is None

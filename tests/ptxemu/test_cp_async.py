@@ -149,6 +149,26 @@ def test_threads_have_groups_of_their_own():
     assert (found == FULL).all()
 
 
+HALF_WAITS = """
+      and.b32 %r8, %r0, 1;
+      setp.eq.u32 %p2, %r8, 0;
+      rem.u32 %r9, %r0, 17;
+      cp.async.ca.shared.global [%r1], [%rd2], 16, %r9;
+      cp.async.commit_group;
+      @%p2 cp.async.wait_group 0;
+      @{read} ld.shared.u32 %r8, [%r1];
+      cp.async.wait_group 0;
+"""
+
+
+def test_threads_that_wait_get_their_chunks_only():
+    found = run(HALF_WAITS.format(read="%p2"))
+    assert (found[16] == FULL[16]).all()
+    assert (found[33] == FULL[33]).all()
+    with pytest.raises(ptxemu.MissingWait, match="shared address 16,"):
+        run(HALF_WAITS.format(read="!%p2"))
+
+
 WAIT = """
 again:
   mbarrier.try_wait.parity.shared::cta.b64 %p7, [barrier], 0;
@@ -189,6 +209,40 @@ def test_later_chunks_are_not_tracked():
     with pytest.raises(ptxemu.MissingWait, match="shared address 8"):
         run(body)
     assert (run(body + "cp.async.wait_all;") == FULL).all()
+
+
+def test_blocks_need_not_land_what_they_track_together():
+    # In block 0 a bulk copy is under way before the chunks are tracked.
+    head = HEAD.replace("[2048]", "[1024]") + """
+      .shared .align 8 .b64 other;
+      @%p1 mbarrier.init.shared::cta.b64 [barrier], 64;
+      @%p1 mbarrier.init.shared::cta.b64 [other], 1;
+      bar.sync 0;
+      mov.u32 %r10, %ctaid.x;
+      setp.eq.u32 %p3, %r10, 0;
+      setp.ne.u32 %p4, %r10, 0;
+      and.pred %p3, %p3, %p1;
+      .shared .align 16 .b8 more[16];
+      mov.u32 %r11, more;
+      mov.u32 %r12, other;
+      @%p3 mbarrier.arrive.expect_tx.shared::cta.b64 _, [other], 16;
+      @%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes
+        [%r11], [%rd0], 16, [%r12];
+      cp.async.ca.shared.global [%r1], [%rd2], 16;
+      cp.async.mbarrier.arrive.noinc.shared::cta.b64 [barrier];
+    """  # fmt: skip
+    tail = """
+      @%p4 bra track;
+    load:
+      mbarrier.try_wait.parity.shared::cta.b64 %p7, [other], 0;
+      @!%p7 bra load;
+    track:
+      mul.wide.u32 %rd6, %r10, 1024;
+      add.u64 %rd1, %rd1, %rd6;
+    """
+    x, y = np.arange(4 * THREADS, dtype=np.uint32) + 1, np.zeros((2, THREADS, 4), np.uint32)
+    ptxemu.launch(texts.copying(head + WAIT + tail + STORE), 2, THREADS, [x, y])
+    assert (y == FULL).all()
 
 
 def test_chunks_may_be_waited_for_in_both_ways():

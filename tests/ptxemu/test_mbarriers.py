@@ -418,6 +418,30 @@ def test_a_deadlock_says_who_waits_for_what():
     assert "lacks 1 of 65 arrivals" in message
 
 
+def test_a_deadlock_says_that_bytes_were_not_announced():
+    with pytest.raises(ptxemu.Deadlock, match="an announcement of 32 bytes that came"):
+        run(init(1) + f"@%p1 {LOAD} [%r20], [%rd0], 32, [%r10];" + wait(0))
+
+
+def test_some_wait_for_this_phase_and_some_for_the_next():
+    # The second warp passes when the phase that the first one completes is over; the first
+    # warp waits for the phase after it, which the second one completes.
+    found = run(init(32) + """
+      @%p2 mbarrier.arrive.shared::cta.b64 %rd10, [%r10];
+      setp.ne.u32 %p3, %r1, 0;
+      @%p3 bra second;
+    """ + wait(0) + wait(1, "more") + """
+      mov.u32 %r9, 1;
+      bra done;
+    second:
+    """ + wait(0, "other") + """
+      mbarrier.arrive.shared::cta.b64 _, [%r10];
+      mov.u32 %r9, 2;
+    done:
+    """)  # fmt: skip
+    assert found.tolist() == [1] * 32 + [2] * 32
+
+
 def test_misuse_can_be_switched_off():
     checks = ptxemu.Checks(barrier=False, race=False)
     run(
@@ -437,6 +461,7 @@ def test_misuse_can_be_switched_off():
         "mbarrier.arrive.noComplete.shared::cta.b64 %rd10, [%r10], 1;",
         "mbarrier.arrive_drop.noComplete.shared::cta.b64 %rd10, [%r10], 1;",
         "mbarrier.park.shared::cta.b64 [%r10];",
+        "mbarrier.arrive.shared::cta.b64 _, [%r10], 1, 1;",
     ],
 )
 def test_forms_that_are_lacking(line):

@@ -26,6 +26,13 @@ def test_strides_of_an_array_are_those_of_the_view():
     assert TensorMap(BASE, (8, 2), dims=(32, 5), dtype="f32").strides == (128,)
 
 
+def test_arrays_that_no_map_describes():
+    with pytest.raises(LaunchError, match="innermost dimension with gaps"):
+        TensorMap(np.zeros((8, 64), np.float16)[:, ::2], (16, 8))
+    with pytest.raises(LaunchError, match="fill spans of 128"):
+        TensorMap(np.zeros((8, 64), np.float16), (8, 7), swizzle="128B")
+
+
 def test_bytes_that_are_no_map():
     assert decode(bytes(MAP_BYTES)) is None
 

@@ -47,7 +47,7 @@ def nvrtc(source: str, arch: str, *options: str) -> str:
 
 
 def library_headers() -> list[Path]:
-    """Return where the headers of CUDA and of its C++ library are, if their wheels are installed."""
+    """Return where the headers of CUDA and of its C++ library are, if they are installed."""
     try:
         import nvidia
     except ImportError:
