@@ -226,6 +226,7 @@ def test_each_mbarrier_has_an_agent_of_its_own():
         lambda detector: detector.open_read(instruction("cp"), LANES, np.array([0]), 16),
         lambda detector: detector.issue_write(instruction("cp"), LANES, 0, 16, 8),
     ],
+    ids=["read", "write"],
 )
 def test_copies_race_with_atomic_accesses(copy):
     detector = RaceDetector(Machine())
