@@ -432,3 +432,37 @@ def test_checks_are_named():
     assert not ptxemu.Checks.only("race").bounds
     with pytest.raises(ValueError, match="unknown checks"):
         ptxemu.Checks.only("luck")
+
+
+STORE_TILE = """
+  .shared .align 128 .b8 tile[128];
+  mov.u32 %r0, %tid.x; mov.u32 %r1, tile; mad.lo.u32 %r2, %r0, 4, %r1; st.shared.u32 [%r2], %r0;
+  fence.proxy.async.shared::cta; bar.sync 0;
+  setp.eq.u32 %p1, %r0, 0; mov.b64 %rd0, m; cvta.param.u64 %rd0, %rd0; mov.u32 %r3, 0;
+  @%p1 cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%rd0, {%r3, %r3}], [%r1];
+  @%p1 cp.async.bulk.commit_group; @%p1 cp.async.bulk.wait_group 0;
+"""
+
+
+def test_tensor_map_of_an_output():
+    ptx = kernel(".param .align 64 .b8 m[128]", STORE_TILE)
+    y = np.zeros((4, 8), np.uint32)
+    ptxemu.launch(ptx, 1, 32, [ptxemu.Output(ptxemu.TensorMap(y, (8, 4)))])
+    assert np.array_equal(y.ravel(), np.arange(32))
+    larger = np.zeros((6, 8), np.uint32)
+    ptxemu.launch(ptx, 1, 32, [ptxemu.TensorMap(larger, (8, 4))])
+    assert np.array_equal(larger.ravel()[:32], np.arange(32))
+    with pytest.raises(ptxemu.UnwrittenOutput, match=r"16 of 48 .* first at index \(4, 0\)"):
+        ptxemu.launch(ptx, 1, 32, [ptxemu.Output(ptxemu.TensorMap(larger, (8, 4)))])
+
+
+def test_tensor_map_by_pointer_and_of_device_memory():
+    by_pointer = STORE_TILE.replace("mov.b64 %rd0, m; cvta.param.u64 %rd0, %rd0;", "")
+    ptx = kernel(".param .u64 m", "ld.param.u64 %rd0, [m];" + by_pointer)
+    y = np.zeros((4, 8), np.uint32)
+    ptxemu.launch(ptx, 1, 32, [ptxemu.Output(ptxemu.TensorMap(y, (8, 4)))])
+    assert np.array_equal(y.ravel(), np.arange(32))
+    device = ptxemu.Device()
+    there = device.allocate(y.nbytes)
+    device.launch(ptx, 1, 32, [ptxemu.TensorMap(there, (8, 4), dims=(8, 4), dtype="u32")])
+    assert np.array_equal(device.read(there, (4, 8), np.uint32), y)

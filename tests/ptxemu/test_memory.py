@@ -415,3 +415,49 @@ def test_nothing_outside_the_emulated_memory_is_touched_whatever_is_off(check):
     for line in ("st.global.u32 [%rd1+1073741824], 1;", "st.shared.u32 [tile+1048576], 1;"):
         body = ".shared .align 4 .b8 tile[4];" + line
         fault(ptxemu.OutOfBounds, body, threads=1, checks=checks)
+
+
+# --------------------------------------------------------------------------------------- clusters
+
+REMOTE = """
+  .shared .align 4 .b8 tile[12];
+  mov.u32 %r1, %cluster_ctarank; xor.b32 %r2, %r1, 1; mov.u32 %r3, tile;
+  add.u32 %r4, %r1, 100; st.shared.u32 [tile+4], %r4;
+  barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+  mapa.shared::cluster.u32 %r5, %r3, %r2;
+  LINE
+  barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+"""
+
+
+def in_pairs(line, x=None, **options):
+    x = np.zeros(4, np.uint32) if x is None else x
+    body = (
+        REMOTE.replace("LINE", line)
+        + """
+      mov.u32 %r6, %ctaid.x; mul.wide.u32 %rd5, %r6, 4; add.u64 %rd5, %rd0, %rd5;
+      ld.shared.u32 %r8, [tile+4]; st.global.u32 [%rd5], %r8;
+    """
+    )
+    ptxemu.launch(copying(body), 4, 1, [x, np.zeros(1)], cluster=2, **options)
+    return x.tolist()
+
+
+def test_blocks_of_a_cluster_reach_each_others_shared_memory():
+    assert in_pairs("") == [100, 101, 100, 101]
+    assert in_pairs("add.u32 %r7, %r1, 7; st.shared::cluster.u32 [%r5+4], %r7;") == [8, 7, 8, 7]
+    assert in_pairs("red.shared::cluster.add.u32 [%r5+4], 50;") == [150, 151, 150, 151]
+    generic = "cvt.u64.u32 %rd6, %r5; cvta.shared::cluster.u64 %rd6, %rd6; "
+    assert in_pairs(generic + "red.add.u32 [%rd6+4], 1;") == [101, 102, 101, 102]
+
+
+def test_remote_accesses_are_checked_in_the_block_that_they_name():
+    with pytest.raises(
+        ptxemu.OutOfBounds, match="at shared address 12, but the block has 12 bytes"
+    ):
+        in_pairs("st.shared::cluster.u32 [%r5+12], 1;")
+    with pytest.raises(ptxemu.UninitialisedRead, match="shared address 8,"):
+        in_pairs("ld.shared::cluster.u32 %r7, [%r5+8];")
+    with pytest.raises(ptxemu.OutOfBounds, match="its cluster 2 blocks"):
+        in_pairs("mapa.shared::cluster.u32 %r5, %r3, 1; add.u32 %r5, %r5, 16777216; "
+                 "ld.shared::cluster.u32 %r7, [%r5];")  # fmt: skip

@@ -125,9 +125,8 @@ def _argument(text: str) -> _Argument:
     name, is_result, source = pointer.partition("=")
     path = Path(name) if is_result else None
     array, is_output = _array(source if is_result else name, text)
-    if modes:
-        return _Argument(_tensor_map(array, modes, text), array, path)
-    return _Argument(Output(array) if is_output else array, array, path)
+    value = _tensor_map(array, modes, text) if modes else array
+    return _Argument(Output(value) if is_output else value, array, path)
 
 
 def _array(source: str, text: str) -> tuple[Array, bool]:

@@ -14,6 +14,7 @@ from sdpakit.ptxemu.device import Device
 from sdpakit.ptxemu.errors import LaunchError, UnwrittenOutput
 from sdpakit.ptxemu.program import Parameter, Program
 from sdpakit.ptxemu.scalars import Array
+from sdpakit.ptxemu.tensormap import TensorMap
 from sdpakit.ptxemu.windows import ALLOCATED, CONSTANT, GLOBAL_BASE, INITIALISED, PRESENT
 
 # Memory of drivers begins at multiples of it; that of NumPy, which is not, is placed as if it did.
@@ -26,11 +27,11 @@ class Output:
 
     Parameters
     ----------
-    array : numpy.ndarray
-        Where the results go.
+    array : numpy.ndarray or TensorMap
+        Where the results go; a tensor map stands for its array.
     """
 
-    array: Array
+    array: Array | TensorMap
 
 
 class Pointer(int):

@@ -37,7 +37,7 @@ class Counters:
     matrix_flops : int
         Of mma and wgmma, two for each multiply-add.
     shared_requests : int
-        Warp-wide ordinary accesses to shared memory.
+        Warp-wide accesses to shared memory, but those of asynchronous copies and products.
     shared_wavefronts, shared_wavefronts_ideal : int
         Passes that the banks need for them, and passes they would need without conflicts: one for
         each 128 bytes that a warp asks for at once. Their difference is `bank_conflicts`.

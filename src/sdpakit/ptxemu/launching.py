@@ -160,9 +160,12 @@ def find_program(code: Code, entry: str | None) -> Program:
 
 def _array(value: Any) -> Any:
     """Return the array that an argument is or has, else the argument."""
-    if isinstance(value, Output):
-        return value.array
+    value = _inside(value)
     return value.base if isinstance(value, TensorMap) else value
+
+
+def _inside(value: Any) -> Any:
+    return value.array if isinstance(value, Output) else value
 
 
 def _arrays(args: Sequence[Any]) -> Iterator[Named]:
@@ -182,9 +185,10 @@ def _value(arrays: ArgumentArrays, parameter: Parameter, value: Any) -> bytes | 
     """Return an argument with addresses for arrays, and for tensor maps their bytes."""
     array = _array(value)
     address = arrays.address(array) if isinstance(array, np.ndarray) else array
-    if not isinstance(value, TensorMap):
+    tensor_map = _inside(value)
+    if not isinstance(tensor_map, TensorMap):
         return address
-    encoded = value.encode(address)
+    encoded = tensor_map.encode(address)
     if parameter.size == len(encoded):
         return encoded
     return arrays.constant(f"the tensor map for {parameter.name}", encoded)
