@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sdpakit.ptxemu import linker
+from sdpakit.ptxemu import flattening, linker
 from sdpakit.ptxemu.errors import LaunchError, PtxSyntaxError, UnsupportedInstruction
 from sdpakit.ptxemu.layout import module_data
 from sdpakit.ptxemu.module import parse
@@ -454,16 +454,29 @@ def test_calls_that_cannot_be_inlined(before, body, message):
     ("body", "message"),
     [
         ("call f, (%r1);", "1 arguments and 0 results; expected 2 and 0, as 'f' has them"),
+        ("call (5), g;", "expected a register, a variable or '_' for a result"),
         ("{ .param .b64 p; call f, (p, 1); }", "'p' has 8 bytes; expected 4"),
     ],
 )
 def test_arguments_that_do_not_fit(body, message):
     with pytest.raises(PtxSyntaxError, match="PTX line 8, column") as caught:
-        link(body, before=".func f(.param .b32 a, .reg .b32 b) { ret; }\n")
+        link(
+            body, before=".func f(.param .b32 a, .reg .b32 b) { ret; } .func (.reg .b32 r) g() {}\n"
+        )
     assert message in str(caught.value)
 
 
 # ------------------------------------------------------------------------------------------ modules
+
+
+def test_calls_of_calls_have_an_end(monkeypatch):
+    monkeypatch.setattr(flattening, "MOST_INSTRUCTIONS", 100)
+    functions = ".func f0() { trap; }\n" + "".join(
+        f".func f{n + 1}() {{ call f{n}; call f{n}; }}\n" for n in range(7)
+    )
+    assert len(link("call f6;", before=functions).instructions) == 64
+    with pytest.raises(UnsupportedInstruction, match="over 100 instructions, calls inlined"):
+        link("call f7;", before=functions)
 
 
 def test_a_module_gives_each_program_once():

@@ -263,6 +263,13 @@ def test_variables_have_sizes(text, size, alignment, shape):
     assert (found.size, found.alignment, found.shape) == (size, alignment, shape)
 
 
+def test_variables_of_one_type_may_stand_together():
+    first, second = body_of(".shared .align 8 .b32 a, b[2];")
+    assert isinstance(first, Variable)
+    assert isinstance(second, Variable)
+    assert (first.name, first.alignment, second.name, second.size) == ("a", 8, "b", 8)
+
+
 def test_initial_values_are_flattened_and_may_give_the_size():
     tree = parse_tree(HEAD + ".const .s16 a[] = {{1, -2}, 3}; .global .u64 p = generic(q+4)+4;")
     first, second = tree.variables
@@ -355,6 +362,9 @@ def test_what_debuggers_read_is_skipped():
         ("ret; }", 7, 1, "expected a directive"),
         ("] ;", 6, 1, "expected an instruction, a label, a declaration, '{' or '}', found ']'"),
         ("@ ret;", 6, 6, "expected an opcode, found ';'"),
+        ("call (%r1) f;", 6, 12, "expected ',' or ';' after an operand of a call, found 'f'"),
+        ("p: .callprototype _ ()", 8, 1, "expected ';' after '.callprototype'"),
+        ('.pragma "a", b;', 6, 14, "expected the text of a pragma, found 'b'"),
         ("@7 ret;", 6, 2, "expected a name, found '7'"),
     ],
 )
@@ -377,6 +387,8 @@ def test_errors_in_bodies(text, line, column, expected):
         (HEAD + ".entry k() { ret;", 4, 12, "expected '}'"),
         (HEAD + ".global .u8 c[2] = {1,2,3};", 4, 13, "3 initial values for 'c' of 2 bytes"),
         (HEAD + ".global .texref t;", 4, 9, "no textures"),
+        (HEAD + ".section {", 4, 10, "expected the name of a section, found '{'"),
+        (".target sm_90,", 1, 15, "expected an option of the target, found the end of the text"),
         (HEAD + ".section .debug { .b8 1", 4, 17, "a section that does not end"),
         (".version big", 1, 10, "expected a version such as 8.7, found 'big'"),
     ],

@@ -125,10 +125,9 @@ class _DataBuilder:
             start = offset + number * size
             if isinstance(initial.value, Reference):
                 self._relocate(variable, initial, initial.value, start)
-            else:
-                self.contents[start : start + size] = self._bits(variable, initial).to_bytes(
-                    size, "little"
-                )
+                continue
+            bits = self._bits(variable.type, initial, initial.value)
+            self.contents[start : start + size] = bits.to_bytes(size, "little")
 
     def _relocate(
         self, variable: Variable, initial: Initial, reference: Reference, start: int
@@ -142,17 +141,14 @@ class _DataBuilder:
         offset = found.offset + reference.offset
         self.relocations.append(Relocation(start, Symbol(found.name, found.space, offset)))
 
-    def _bits(self, variable: Variable, initial: Initial) -> int:
-        kind, value = variable.type, initial.value
+    def _bits(self, kind: str, initial: Initial, value: Immediate | FloatImmediate) -> int:
         if isinstance(value, FloatImmediate):
             if value.bits is not None and value.width == 8 * type_size(kind):
                 return value.bits
             return self._float_bits(kind, initial, value.value)
-        if isinstance(value, Immediate) and kind in {"f16", "f32", "f64", "bf16"}:
+        if kind in {"f16", "f32", "f64", "bf16"}:
             return self._float_bits(kind, initial, float(value.value))
-        if isinstance(value, Immediate):
-            return value.value & ((1 << (8 * type_size(kind))) - 1)
-        raise self._error(initial, "expected a number")
+        return value.value & ((1 << (8 * type_size(kind))) - 1)
 
     def _float_bits(self, kind: str, initial: Initial, value: float) -> int:
         if kind == "bf16":
