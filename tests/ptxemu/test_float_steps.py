@@ -98,6 +98,19 @@ def test_pairs_are_two_halves(opcode, kind):
     assert (pairs.view("u2") == singles).all()
 
 
+@pytest.mark.parametrize("options", ["rn", "rz", "rp.ftz", "rn.ftz"])
+@pytest.mark.parametrize("opcode", ["add", "sub", "mul", "fma"])
+def test_pairs_of_f32(opcode, options):
+    count = ROUNDED[opcode][1]
+    values = exact.operands(exact.F32, "f4", count)
+    names = "abc"[:count]
+    text = f"{opcode}.{options}.{{}} d, {', '.join(names)}"
+    singles = execute(text.format("f32"), {"d": "u4"}, **dict(zip(names, values, strict=True)))
+    words = {name: value.view("u8") for name, value in zip(names, values, strict=True)}
+    pairs = execute(text.format("f32x2"), {"d": "u8"}, **words)
+    assert exact.same(pairs.view("f4"), singles.view("f4")).all()
+
+
 def test_fma_of_f32_is_rounded_once():
     # The sum in float64 is a tie of float32, which the dropped part decides.
     a = np.array([1 + 2.0**-12, 1 + 2.0**-12, 2.0**-75, 1.5 * 2.0**-75], "f4")

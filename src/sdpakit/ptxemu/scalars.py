@@ -72,6 +72,7 @@ def _types() -> dict[str, ScalarType]:
     add("bf16", 16, "float", "u2")
     add("tf32", 32, "float", "u4")
     add("f16x2 bf16x2 u16x2 s16x2", 32, "packed")
+    add("f32x2", 64, "packed")
     add("e4m3x2 e5m2x2", 16, "packed")
     return found
 

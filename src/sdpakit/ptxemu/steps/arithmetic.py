@@ -6,7 +6,7 @@ from sdpakit.ptxemu.program import Instruction
 from sdpakit.ptxemu.registry import BuilderFunction, Step, instruction, unsupported
 from sdpakit.ptxemu.steps import carry, floating, integer
 
-_FLOATS = frozenset({"f16", "bf16", "f16x2", "bf16x2", "f32", "f64"})
+_FLOATS = frozenset({"f16", "bf16", "f16x2", "bf16x2", "f32", "f32x2", "f64"})
 
 
 def _share(opcode: str, of_integers: BuilderFunction, of_floats: BuilderFunction) -> None:

@@ -133,7 +133,7 @@ def _set(ins: Instruction) -> Step:
     readers = [_reader(ins, 1, kind), _reader(ins, 2, kind)]
     packed = kind.kind == "packed"
     true = _true(TYPES[element(target)] if target.kind == "packed" else target, packed=packed)
-    put = put_pairs(ins.operands[0]) if packed else write(ins.operands[0])
+    put = put_pairs(ins.operands[0], kind) if packed else write(ins.operands[0])
     if join is None:
         return combine(put, lambda a, b: compare(a, b) * true, *readers)
     joined = join

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -127,14 +127,14 @@ def combine_ufunc(
     return step
 
 
-def pairs(reader: Reader, dtype: str) -> Reader:
-    """Return a reader of 32-bit registers as two 16-bit values a lane: an array of shape (n, 2)."""
+def pairs(reader: Reader, dtype: np.dtype[Any]) -> Reader:
+    """Return a reader of registers as the two values in each: an array of shape (n, 2)."""
     return lambda machine, lanes: reader(machine, lanes).view(dtype).reshape(-1, 2)
 
 
-def put_pairs(destination: Operand) -> Writer:
-    """Return a writer of 16-bit values of shape (n, 2) to 32-bit registers."""
-    put = write(destination, TYPES["b32"])
+def put_pairs(destination: Operand, kind: ScalarType) -> Writer:
+    """Return a writer of values of shape (n, 2) to registers of a packed type."""
+    put, storage = write(destination, bits_type(kind)), kind.storage
     return lambda machine, lanes, values: put(
-        machine, lanes, np.ascontiguousarray(values).view(np.uint32).reshape(-1)
+        machine, lanes, np.ascontiguousarray(values).view(storage).reshape(-1)
     )

@@ -27,6 +27,7 @@ from sdpakit.ptxemu.steps.floats import (
     HALVES,
     canonical,
     computed_as,
+    element,
     read_values,
     rectified,
     saturated,
@@ -34,6 +35,7 @@ from sdpakit.ptxemu.steps.floats import (
 )
 
 _ALL = ("f16", "bf16", "f16x2", "bf16x2", "f32", "f64")
+_WITH_PAIRS = (*_ALL, "f32x2")
 
 
 @dataclass(frozen=True)
@@ -107,10 +109,10 @@ def _build(ins: Instruction, operation: _Operation, sources_count: int, *types: 
         for operand, each in zip(ins.operands[1:], kinds, strict=True)
     ]
     direction = next((modifier for modifier in ins.modifiers if modifier in DIRECTIONS), "rn")
-    if operation is _FMA and target.name != "f32":
+    if operation is _FMA and element(target) != "f32":
         operation = _FMA_OF_HALVES if target.name in HALVES else _FMA_OF_F64
     function = _clamped(ins, operation.rounded(target, direction))
-    if isinstance(function, np.ufunc) and target.name not in HALVES and not flush:
+    if isinstance(function, np.ufunc) and target.name in ("f32", "f64") and not flush:
         return combine_ufunc(ins.operands[0], target, function, *readers)
     return combine(write_values(ins.operands[0], target, flush=flush), function, *readers)
 
@@ -125,23 +127,23 @@ def _clamped(ins: Instruction, function: Function) -> Function:
 
 def add(ins: Instruction) -> Step:
     """``add`` of floats."""
-    return _build(ins, _ADD, 2, *_ALL)
+    return _build(ins, _ADD, 2, *_WITH_PAIRS)
 
 
 def subtract(ins: Instruction) -> Step:
     """``sub`` of floats."""
-    return _build(ins, _SUBTRACT, 2, *_ALL)
+    return _build(ins, _SUBTRACT, 2, *_WITH_PAIRS)
 
 
 def multiply(ins: Instruction) -> Step:
     """``mul`` of floats."""
-    return _build(ins, _MULTIPLY, 2, *_ALL)
+    return _build(ins, _MULTIPLY, 2, *_WITH_PAIRS)
 
 
 @instruction("fma")
 def multiply_add(ins: Instruction) -> Step:
     """``fma``, and ``mad`` of floats, which is the same since sm_20."""
-    return _build(ins, _FMA, 3, *_ALL)
+    return _build(ins, _FMA, 3, *_WITH_PAIRS)
 
 
 def divide(ins: Instruction) -> Step:

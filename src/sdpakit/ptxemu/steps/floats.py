@@ -10,8 +10,8 @@ import numpy as np
 from sdpakit.ptxemu.operands import Reader, Writer, read, write
 from sdpakit.ptxemu.program import Operand
 from sdpakit.ptxemu.rounding import directed
-from sdpakit.ptxemu.scalars import B32, TYPES, Array, ScalarType, bf16_to_f32, f32_to_bf16
-from sdpakit.ptxemu.steps.elementwise import Function, pairs, put_pairs
+from sdpakit.ptxemu.scalars import TYPES, Array, ScalarType, bf16_to_f32, f32_to_bf16
+from sdpakit.ptxemu.steps.elementwise import Function, bits_type, pairs, put_pairs
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 HALVES = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
@@ -48,7 +48,7 @@ def read_values(operand: Operand, kind: ScalarType, *, flush: bool = False) -> R
 def _wide_reader(operand: Operand, kind: ScalarType) -> Reader:
     name = element(kind)
     if kind.kind == "packed":
-        stored = pairs(read(operand, B32), "f2" if name == "f16" else "u2")
+        stored = pairs(read(operand, bits_type(kind)), TYPES[name].value)
     else:
         stored = read(operand, kind)
     if name == "f16":
@@ -64,11 +64,11 @@ def write_values(
     """Return a writer of what `read_values` reads; halves are rounded from float32."""
     name = element(kind)
     if kind.name not in HALVES:
-        put = write(operand, kind)
+        put = put_pairs(operand, kind) if kind.kind == "packed" else write(operand, kind)
         if not flush or name == "f64":
             return put
         return lambda machine, lanes, values: put(machine, lanes, _flushed(values, _NORMAL[name]))
-    put = put_pairs(operand) if kind.kind == "packed" else write(operand, TYPES["b16"])
+    put = put_pairs(operand, kind) if kind.kind == "packed" else write(operand, TYPES["b16"])
     rounded = half_rounding(name, direction)
     if not flush:
         return lambda machine, lanes, values: put(machine, lanes, rounded(values))
@@ -112,7 +112,11 @@ def _to_bf16(values: Array, direction: str) -> Array:
 def _flushed(values: Array, normal: np.float32) -> Array:
     """Return float32 with zeros of the same sign for subnormals."""
     small = np.abs(values) < normal
-    return np.where(small, values * np.float32(0), values) if small.any() else values
+    if small.any():
+        small &= values != 0  # zeros are many, subnormals are few
+        if small.any():
+            return np.where(small, values * np.float32(0), values)
+    return values
 
 
 def saturated(values: Array) -> Array:

@@ -26,7 +26,7 @@ from sdpakit.ptxemu.steps.elementwise import (
 )
 
 _WIDER = {"u8": "u16", "s8": "s16", "u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
-_PAIRS = {"u16x2": "u2", "s16x2": "i2"}
+_PAIRS = {"u16x2": np.dtype(np.uint16), "s16x2": np.dtype(np.int16)}
 _LOW_WORD = np.uint64(0xFFFF_FFFF)
 _WORD = np.uint64(32)
 
@@ -56,7 +56,7 @@ def _modular(ins: Instruction, ufunc: np.ufunc) -> Step:
 
 def _packed(ins: Instruction, function: Function) -> Step:
     readers = (pairs(reader, _PAIRS[ins.type.name]) for reader in sources(ins, B32))
-    return combine(put_pairs(ins.operands[0]), function, *readers)
+    return combine(put_pairs(ins.operands[0], B32), function, *readers)
 
 
 def _saturating(function: Function, dtype: type[np.signedinteger]) -> Function:
