@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sdpakit.ptxemu.registry import Step
 
 # Blocks of the program that a batch may run; an endless loop ends within a minute or two.
-BLOCK_LIMIT = 5_000_000
+BLOCK_LIMIT = 1_000_000
 # Groups to know again, by the number of their lanes, the first and the last.
 KEPT_GROUPS = 256
 # No block: the lanes of the group go different ways now, or wait.
