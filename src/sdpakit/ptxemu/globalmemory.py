@@ -41,7 +41,8 @@ class GlobalAccess:
     def read(self, ins: Instruction, lanes: Lanes, addresses: Offsets, width: int) -> Offsets:
         """For a read: bounds, alignment, initialised."""
         offsets = self._locate(ins, lanes, addresses, width)
-        if not all_equal(self._machine.device.arena_state, offsets, width, PRESENT):
+        states = self._machine.device.arena_state
+        if not any(all_equal(states, offsets, width, state) for state in (PRESENT, CONSTANT)):
             self._check_read(ins, lanes, addresses, width)
         self._crossings.check(ins, lanes, offsets, width, writes=False)
         return offsets
