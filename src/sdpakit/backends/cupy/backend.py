@@ -9,7 +9,7 @@ from sdpakit.dtypes import FLOATS
 from sdpakit.spec import LAYOUTS, OUTPUTS
 
 if TYPE_CHECKING:
-    from sdpakit.backends.base import Artifact, Launcher
+    from sdpakit.backends.base import Artifact, BackwardLauncher, Launcher
     from sdpakit.ir.program import Program
     from sdpakit.spec import AttentionSpec
 
@@ -45,6 +45,7 @@ class CupyBackend:
             max_head_dim=MAX_HEAD_DIM,
             outputs=frozenset(OUTPUTS),
             options=frozenset(("launcher", "arch", "family")),
+            gradients=True,
             layouts=frozenset(LAYOUTS),
             paged=True,
         )
@@ -79,6 +80,22 @@ class CupyBackend:
         from sdpakit.backends.cupy.compile_only import CompileOnly
 
         return CompileOnly(artifact)
+
+    def lower_backward(self, program: Program, options: Options) -> Artifact:
+        """Return CUDA C++ of the gradients."""
+        from sdpakit.backends.cupy.backward import lower_backward
+
+        return lower_backward(program, options)
+
+    def load_backward(self, artifact: Artifact) -> BackwardLauncher:
+        """Return a launcher of the gradients."""
+        if artifact.meta["launcher"] == "emulator":
+            from sdpakit.backends.cupy.emulated_backward import EmulatorBackward
+
+            return EmulatorBackward(artifact)
+        from sdpakit.backends.cupy.compile_only import CompileOnlyBackward
+
+        return CompileOnlyBackward()
 
 
 def _unsuited_family(spec: AttentionSpec, options: Options) -> list[str]:

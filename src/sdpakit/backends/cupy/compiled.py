@@ -26,6 +26,11 @@ DEFAULT_ARCH = "sm_80"
 _OPTIONS = ("--fmad=false", "-diag-suppress=128,177")
 
 
+def compile_for(arch: Architecture, source: str) -> CompiledModule:
+    """Return the module of a source, from disk if it is there."""
+    return compiled(compile_source, source, arch, _OPTIONS)
+
+
 def lower(program: Program, options: Options) -> Artifact:
     """Return the source of the plainest variant as an artifact."""
     arch = ARCHITECTURES[cast(str, options.get("arch") or DEFAULT_ARCH)]
@@ -55,7 +60,7 @@ class Stages(Mapping[str, str | bytes]):
         }
 
     def _module(self) -> CompiledModule:
-        return compiled(compile_source, self._source, self._arch, _OPTIONS)
+        return compile_for(self._arch, self._source)
 
     def __getitem__(self, name: str) -> str | bytes:
         return self._makers[name]()
@@ -90,7 +95,7 @@ class CompiledVariants:
         """Return the module of a variant."""
         if variant not in self._modules:
             source = self.family.source(self._program, variant)
-            self._modules[variant] = compiled(compile_source, source, self._arch, _OPTIONS)
+            self._modules[variant] = compile_for(self._arch, source)
         return self._modules[variant]
 
     def explain(self) -> dict[str, Any]:

@@ -1,20 +1,24 @@
-"""Calls of the cupy backend in the emulator: the PTX of a kernel on NumPy arrays, without a GPU."""
+"""Calls of the cupy backend in the emulator: the PTX of kernels on NumPy arrays, without a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sdpakit import ptxemu
 from sdpakit.backends.cupy.compiled import CompiledVariants
-from sdpakit.backends.cupy.fields import pack
+from sdpakit.backends.cupy.families import ENTRY
+from sdpakit.backends.cupy.fields import call_values, pack
 from sdpakit.backends.cupy.heads import Variant
 from sdpakit.ptxemu.arguments import ArgumentArrays, Named
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, Call
+
+Array = np.ndarray[Any, Any]
 
 
 class EmulatorLauncher:
@@ -27,14 +31,29 @@ class EmulatorLauncher:
 
     def __call__(self, call: Call) -> None:
         """Fill the outputs of a call."""
+        self.run(call, {})
+
+    def run(self, call: Call, saved: Mapping[str, Array]) -> None:
+        """Fill the outputs of a call, and what gradients want of it.
+
+        Parameters
+        ----------
+        call : Call
+            The call.
+        saved : mapping of str to (B, Hq, Lq) arrays
+            Maximum and sum of each row, by field; empty if nobody wants them.
+        """
         geometry = self._compiled.family.geometry(self._program)
         blocks = call.batch * call.q.shape[1] * -(-call.q_rows // geometry.block_q)
         if blocks == 0:
             return
         device = ptxemu.Device()
-        bound = ArgumentArrays(device, _arrays(call))
-        words = pack(self._program, call, geometry.block_q, bound.address)
-        program = self._load(_variant(call, bound))
+        more = [Named(name, array, is_output=True) for name, array in saved.items()]
+        bound = ArgumentArrays(device, [*named_arrays(call), *more])
+        values = call_values(self._program, call, geometry.block_q, bound.address)
+        values |= {name: bound.address(array) for name, array in saved.items()}
+        program = self._load(replace(variant_of(call, bound), save=bool(saved)))
+        words = pack(self._program, values)
         device.launch(program, blocks, geometry.threads, [words], shared=geometry.shared_bytes)
         bound.check_outputs()
         bound.copy_back()
@@ -42,16 +61,15 @@ class EmulatorLauncher:
     def _load(self, variant: Variant) -> ptxemu.Program:
         if variant not in self._loaded:
             module = ptxemu.parse(self._compiled.module(variant).ptx)
-            (entry,) = module.entries
-            self._loaded[variant] = module.program(entry)
+            self._loaded[variant] = module.program(ENTRY)
         return self._loaded[variant]
 
     def explain(self, call: Call | None) -> Mapping[str, Any]:
-        """Return the tile, and that nothing here tells of speed."""
+        """Return the family, the tile, and that it is emulated."""
         return {**self._compiled.explain(), "launcher": "emulator of PTX"}
 
 
-def _arrays(call: Call) -> Iterator[Named]:
+def named_arrays(call: Call) -> Iterator[Named]:
     """Yield the arrays of a call."""
     for name in ("q", "k", "v", "q_len", "kv_len", "q_offset", "q_start", "kv_start", "pages"):
         array = getattr(call, name)
@@ -64,8 +82,9 @@ def _arrays(call: Call) -> Iterator[Named]:
         yield Named(name, array, is_output=call.q_start is None)
 
 
-def _variant(call: Call, bound: ArgumentArrays) -> Variant:
-    arrays = [named.array for named in _arrays(call)]
+def variant_of(call: Call, bound: ArgumentArrays, *more: Array) -> Variant:
+    """Return the variant for a call and more arrays that its kernels read or write."""
+    arrays = [*(named.array for named in named_arrays(call)), *more]
     aligned = all(
         number % array.itemsize == 0
         for array in arrays
@@ -83,7 +102,7 @@ def _variant(call: Call, bound: ArgumentArrays) -> Variant:
     )
 
 
-def _whole(array: np.ndarray[Any, Any], bound: ArgumentArrays) -> bool:
+def _whole(array: Array, bound: ArgumentArrays) -> bool:
     """Return whether rows can be copied 16 bytes at a time."""
     numbers = (bound.address(array), *array.strides[:3], array.shape[3] * array.itemsize)
     return array.strides[3] == array.itemsize and all(number % 16 == 0 for number in numbers)

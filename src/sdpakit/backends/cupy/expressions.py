@@ -87,13 +87,50 @@ def emit_function(source: Source, name: str, root: Expr, arguments: Sequence[str
         Declarations behind ``const Call& c, const Place& at``.
     """
     source.comment(f"{name} = {to_text(root)}")
-    head = ", ".join(("const Call& c", "const Place& at", *arguments))
-    with source.braces(f"__device__ __forceinline__ {_KIND[root.type]} {name}({head})"):
-        values: dict[Expr, str] = {}
-        for node in postorder(root):
-            values[node] = _place(source, node, values)
-        source.line(f"return {values[root]};")
+    with source.braces(_head(_KIND[root.type], name, arguments)):
+        source.line(f"return {_emit(source, root, {})};")
     source.line()
+
+
+def emit_index(
+    source: Source,
+    name: str,
+    indices: Sequence[Expr],
+    strides: Sequence[str],
+    arguments: Sequence[str],
+) -> None:
+    """Add a device function that returns the number of an element of a table.
+
+    Parameters
+    ----------
+    source, name, arguments
+        As of `emit_function`.
+    indices : sequence of Expr
+        One for each axis.
+    strides : sequence of str
+        Elements from one index of an axis to the next, as C++.
+    """
+    with source.braces(_head("i64", name, arguments)):
+        values: dict[Expr, str] = {}
+        steps = [
+            f"(i64){_emit(source, index, values)} * {stride}"
+            for index, stride in zip(indices, strides, strict=True)
+        ]
+        source.line(f"return {' + '.join(steps) or '0'};")
+    source.line()
+
+
+def _head(kind: str, name: str, arguments: Sequence[str]) -> str:
+    declared = ", ".join(("const Call& c", "const Place& at", *arguments))
+    return f"__device__ __forceinline__ {kind} {name}({declared})"
+
+
+def _emit(source: Source, root: Expr, values: dict[Expr, str]) -> str:
+    """Add constants for the parts of an expression that have none yet; return its text."""
+    for node in postorder(root):
+        if node not in values:
+            values[node] = _place(source, node, values)
+    return values[root]
 
 
 def _place(source: Source, node: Expr, values: dict[Expr, str]) -> str:

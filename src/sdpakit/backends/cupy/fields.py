@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sdpakit.backends.cupy.expressions import scalar_field, table_field
+from sdpakit.backends.cupy.gradients import table_gradients
 from sdpakit.expr.nodes import Index, Load, postorder
 from sdpakit.passes.tables import integer_limits, rows_ascend
 
@@ -27,7 +28,21 @@ AddressOf = Callable[["Array"], int]
 
 _OPERANDS = ("q", "k", "v")
 _STATISTICS = ("lse", "max_logit", "entropy", "sum_p2")
-_NUMBERS = ("q_heads", "kv_heads", "q_rows", "q_tiles", "pages_of_entry", "page_size")
+_NUMBERS = (
+    "batch",
+    "q_heads",
+    "kv_heads",
+    "q_rows",
+    "q_tiles",
+    "kv_rows",
+    "pages_of_entry",
+    "page_size",
+)
+_SAVED = ("saved_m", "saved_l")
+# Of gradients: what the forward pass saved, what is prepared for each row, and what is summed.
+_ROWS = ("saved_out", "row_shift", "row_whole", "row_delta", "row_sink", "sums_sinks")
+_GRADIENTS = ("dout", "dq", "dk", "dv")
+_AXES = ("batch", "head", "row", "channel")
 _ENTRIES = ("q_len", "kv_len", "q_offset", "q_start", "kv_start", "pages")
 
 
@@ -39,20 +54,22 @@ class Field:
     name: str
 
 
-def fields(program: Program) -> tuple[Field, ...]:
-    """Return the fields of `Call` for a program, in order."""
-    return tuple(_fields(program))
+def fields(program: Program, *, gradients: bool = False) -> tuple[Field, ...]:
+    """Return the fields of `Call` for a program, in order; those of its gradients last."""
+    found = tuple(_fields(program))
+    return (*found, *_gradient_fields(program)) if gradients else found
 
 
 def _fields(program: Program) -> Iterator[Field]:
     for name in (*_OPERANDS, "out"):
         yield Field("u64", name)
-        yield from (Field("i64", f"{name}_{axis}") for axis in ("batch", "head", "row", "channel"))
+        yield from (Field("i64", f"{name}_{axis}") for axis in _AXES)
     for name in _STATISTICS:
         yield Field("u64", name)
         yield from (Field("i64", f"{name}_{axis}") for axis in ("batch", "head", "row"))
     yield from (Field("u64", name) for name in _ENTRIES)
     yield from (Field("i64", name) for name in _NUMBERS)
+    yield from (Field("u64", name) for name in _SAVED)
     for name, kind in program.scalars():
         yield Field("f64" if kind == "float" else "i64", scalar_field(name))
     for table in program.tables():
@@ -64,8 +81,61 @@ def _fields(program: Program) -> Iterator[Field]:
         yield from (Field("i64", f"{name}_{fact}") for fact in ("least", "largest", "ascends"))
 
 
-def pack(program: Program, call: Call, block_q: int, address_of: AddressOf) -> bytes:
-    """Return the bytes of `Call`.
+def _gradient_fields(program: Program) -> Iterator[Field]:
+    yield from (Field("u64", name) for name in _ROWS)
+    for name in _GRADIENTS:
+        yield Field("u64", name)
+        yield from (Field("i64", f"{name}_{axis}") for axis in _AXES)
+    for table in table_gradients(program):
+        yield from (Field(kind, name) for kind, name in table.fields())
+
+
+def pack(program: Program, values: Mapping[str, int | float], *, gradients: bool = False) -> bytes:
+    """Return the bytes of `Call`; a field without a value is 0.
+
+    Parameters
+    ----------
+    program : Program
+        What is called.
+    values : mapping of str to number
+        By field.
+    gradients : bool
+        Whether it is a call of the kernels of its gradients.
+    """
+    codes = {"u64": "Q", "i64": "q", "f64": "d"}
+    found = fields(program, gradients=gradients)
+    layout = "<" + "".join(codes[field.kind] for field in found)
+    return struct.pack(layout, *(values.get(field.name, 0) for field in found))
+
+
+def gradient_values(
+    program: Program, arrays: Mapping[str, Array], address_of: AddressOf
+) -> dict[str, int | float]:
+    """Return the values of the fields of gradients.
+
+    Parameters
+    ----------
+    program : Program
+        What is called.
+    arrays : mapping of str to ndarray
+        Those of `dout`, `dq`, ... in the axis order b, h, row, channel; sums and what belongs to
+        rows, contiguous; by field.
+    address_of : callable
+        Address of the first element of an array, on the device.
+    """
+    found: dict[str, int | float] = {name: address_of(array) for name, array in arrays.items()}
+    for name in _GRADIENTS:
+        found |= {f"{name}_{axis}": n for axis, n in zip(_AXES, arrays[name].strides, strict=True)}
+    for table in table_gradients(program):
+        sums = arrays[table.sums]
+        found |= table.values(sums, address_of(sums))
+    return found
+
+
+def call_values(
+    program: Program, call: Call, block_q: int, address_of: AddressOf
+) -> dict[str, int | float]:
+    """Return the values of the fields that every kernel reads.
 
     Parameters
     ----------
@@ -78,30 +148,20 @@ def pack(program: Program, call: Call, block_q: int, address_of: AddressOf) -> b
     address_of : callable
         Address of the first element of an array, on the device.
     """
-    values = _values(program, call, block_q, address_of)
-    words = []
-    for field in fields(program):
-        code = {"u64": "Q", "i64": "q", "f64": "d"}[field.kind]
-        words.append(struct.pack(f"<{code}", values.get(field.name, 0)))
-    return b"".join(words)
-
-
-def _values(
-    program: Program, call: Call, block_q: int, address_of: AddressOf
-) -> Mapping[str, int | float]:
     found: dict[str, int | float] = {}
     arrays = {"q": call.q, "k": call.k, "v": call.v, **call.outputs}
     for name, array in arrays.items():
         found[name] = address_of(array)
-        axes = ("batch", "head", "row", "channel")
-        found |= {f"{name}_{axis}": step for axis, step in zip(axes, array.strides, strict=False)}
+        found |= {f"{name}_{axis}": n for axis, n in zip(_AXES, array.strides, strict=False)}
     entries = {name: getattr(call, name) for name in _ENTRIES}
     found |= {name: address_of(array) for name, array in entries.items() if array is not None}
     found |= {
+        "batch": call.batch,
         "q_heads": call.q.shape[1],
         "kv_heads": call.k.shape[1],
         "q_rows": call.q_rows,
         "q_tiles": -(-call.q_rows // block_q),
+        "kv_rows": call.kv_rows,
         "pages_of_entry": 0 if call.pages is None else call.pages.shape[1],
         "page_size": 0 if call.pages is None else call.k.shape[2],
     }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from sdpakit.backends.cupy.expressions import STORED, emit_function
 from sdpakit.backends.cupy.fields import fields
+from sdpakit.backends.cupy.gradients import emit_slopes, emit_table_kernels
 from sdpakit.backends.cupy.ranges import emit_ranges
 from sdpakit.backends.cupy.source import Source
 from sdpakit.expr.nodes import Const
@@ -41,6 +42,8 @@ class Variant:
         at multiples of 16 bytes, and a width that 8 divides.
     ragged_q, ragged_kv, paged : bool
         Where entries lie (RAGGED-1, PAGED-1).
+    save : bool
+        Whether maximum and sum of each row are stored for the gradients.
     """
 
     int_bits: int = 32
@@ -51,6 +54,7 @@ class Variant:
     ragged_q: bool = False
     ragged_kv: bool = False
     paged: bool = False
+    save: bool = False
 
 
 def assemble(
@@ -60,6 +64,7 @@ def assemble(
     constants: Mapping[str, int],
     text: str,
     *names: str,
+    gradients: bool = False,
 ) -> str:
     """Return the source of a kernel.
 
@@ -77,6 +82,8 @@ def assemble(
         What the family defines besides.
     *names : str
         Files of `kernels/` behind the head, in order.
+    gradients : bool
+        Whether the kernels are those of gradients.
     """
     head, middle, family = Source(), Source(), Source()
     head.comment(f"{title}\n{to_text(program)}")
@@ -86,13 +93,20 @@ def assemble(
     for name, number in constants.items():
         head.line(f"constexpr int {name} = {number};")
     head.line()
-    _emit_call(head, program)
+    _emit_call(head, program, gradients=gradients)
     middle.comment(ruler("what the spec says about a pair"))
     middle.line()
     _emit_program(middle, program)
+    if gradients:
+        emit_slopes(middle, program)
     family.comment(ruler("the family"))
     parts = [head.text(), *map(_file, ("numbers", "operands", "ranges")), middle.text()]
-    return "\n".join([*parts, family.text() + text, *map(_file, names)])
+    kernels = [*parts, family.text() + text, *map(_file, names)]
+    if gradients:
+        tables = Source()
+        emit_table_kernels(tables, program)
+        kernels.append(tables.text())
+    return "\n".join(kernels)
 
 
 def ruler(title: str) -> str:
@@ -134,6 +148,7 @@ def _emit_flags(source: Source, program: Program, variant: Variant) -> None:
         "RAGGED_Q": variant.ragged_q,
         "RAGGED_KV": variant.ragged_kv,
         "PAGED": variant.paged,
+        "SAVE": variant.save,
         "SINK": program.sink is not None,
         **{name.upper(): name in program.outputs for name in OUTPUTS},
     }
@@ -141,11 +156,11 @@ def _emit_flags(source: Source, program: Program, variant: Variant) -> None:
         source.line(f"constexpr bool {name} = {'true' if flag else 'false'};")
 
 
-def _emit_call(source: Source, program: Program) -> None:
+def _emit_call(source: Source, program: Program, *, gradients: bool) -> None:
     source.comment(ruler("the call: addresses, strides in bytes, numbers"))
     source.line()
     with source.braces("struct Call", "};"):
-        for field in fields(program):
+        for field in fields(program, gradients=gradients):
             source.line(f"{field.kind} {field.name};")
     source.line()
 

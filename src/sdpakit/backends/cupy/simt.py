@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from sdpakit.backends.gpu.architectures import Architecture
     from sdpakit.ir.program import Program
 
-_THREADS = 128
-_LANES = 16  # threads that share the rows of a group
+THREADS = 128
+LANES = 16  # threads that share the rows of a group
 _KEYS = 2  # keys of a thread
 _CHUNK_V = 64  # channels of v that are in shared memory at a time
-# 32-bit registers of a thread for its part of the accumulator.
-_ACCUMULATOR_REGISTERS = 96
+# 32-bit registers of a thread for its sums.
+_SUM_REGISTERS = 96
 
 
 class Simt:
@@ -32,24 +32,33 @@ class Simt:
 
     def geometry(self, program: Program) -> Geometry:
         """Return the sizes of blocks; shared memory is static."""
-        block_q = _THREADS // _LANES * _rows(program)
-        return Geometry(_THREADS, block_q, _LANES * _KEYS, shared_bytes=0)
+        block_q = THREADS // LANES * _rows(program)
+        return Geometry(THREADS, block_q, LANES * _KEYS, shared_bytes=0)
 
     def source(self, program: Program, variant: Variant) -> str:
         """Return CUDA C++."""
-        text = Source()
-        text.line("constexpr accum_t ONE = 1;")
-        with text.braces("__device__ __forceinline__ accum_t weight(accum_t x, accum_t m)"):
-            text.line("return exp_of(x - m);")
-        constants = {"THREADS": _THREADS, "LANES": _LANES, "ROWS": _rows(program), "COLS": _KEYS}
+        constants = {"THREADS": THREADS, "LANES": LANES, "ROWS": _rows(program), "COLS": _KEYS}
         title = "Attention by sdpakit, SIMT family."
         names = ("softmax", "tiles", "simt_products", "simt_forward")
-        return assemble(title, program, variant, constants, text.text(), *names)
+        return assemble(title, program, variant, constants, simple_weights(), *names)
+
+
+def simple_weights() -> str:
+    """Return how weights are made: by an exponential of full accuracy."""
+    text = Source()
+    text.line("constexpr accum_t ONE = 1;")
+    with text.braces("__device__ __forceinline__ accum_t weight(accum_t x, accum_t m)"):
+        text.line("return exp_of(x - m);")
+    return text.text()
+
+
+def rows_for(program: Program, *widths: int) -> int:
+    """Return the rows of a thread: as many as have their sums of some widths in registers."""
+    words = DTYPES[program.accum_dtype].itemsize // 4
+    channels = sum(-(-width // _CHUNK_V) * (_CHUNK_V // LANES) for width in widths)
+    room = _SUM_REGISTERS // max(1, channels * words)
+    return 4 if room >= 4 else 2 if room >= 2 else 1
 
 
 def _rows(program: Program) -> int:
-    """Return the rows of a thread: as many as have their accumulators in registers."""
-    words = DTYPES[program.accum_dtype].itemsize // 4
-    channels = -(-program.v_head_dim // _CHUNK_V) * (_CHUNK_V // _LANES)
-    room = _ACCUMULATOR_REGISTERS // max(1, channels * words)
-    return 4 if room >= 4 else 2 if room >= 2 else 1
+    return rows_for(program, program.v_head_dim)

@@ -77,6 +77,11 @@ __device__ __forceinline__ Mean mean_of(const Call& c, const Place& at, const Ro
 // STAT-1, SINK-2; by one thread of those that share the row.
 __device__ __forceinline__ void store_statistics(const Call& c, const Place& at, i64 q, const Row& row) {
   const bool empty = row.m == -INFINITE;
+  if constexpr (SAVE) {  // for the gradients, by row
+    const i64 index = (at.b * c.q_heads + at.h) * c.q_rows + q;
+    store<accum_t>(c.saved_m + index * (i64)sizeof(accum_t), row.m);
+    store<accum_t>(c.saved_l + index * (i64)sizeof(accum_t), row.l * (1 / ONE));
+  }
   const accum_t log_sum = empty ? accum_t(0) : log_of(row.l * (1 / ONE));
   if constexpr (LSE)
     store<accum_t>(row_address(c.lse, at, q, c.lse_batch, c.lse_head, c.lse_row), row.m + log_sum);

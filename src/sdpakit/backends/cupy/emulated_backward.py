@@ -1,0 +1,113 @@
+"""Gradients of the cupy backend in the emulator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sdpakit import ptxemu
+from sdpakit.backends.cupy.backward import backward_geometry, backward_source, forward_program
+from sdpakit.backends.cupy.compiled import compile_for
+from sdpakit.backends.cupy.emulated import Array, EmulatorLauncher, named_arrays, variant_of
+from sdpakit.backends.cupy.fields import call_values, gradient_values, pack
+from sdpakit.backends.cupy.gradients import table_gradients
+from sdpakit.backends.cupy.heads import Variant
+from sdpakit.backends.gpu.architectures import ARCHITECTURES
+from sdpakit.ptxemu.arguments import ArgumentArrays, Named
+
+if TYPE_CHECKING:
+    from sdpakit.backends.base import Artifact, BackwardCall, Call
+
+_STORED = ("dq", "dk", "dv")  # what kernels round and store; all others are sums
+
+
+class EmulatorBackward:
+    """Runs the kernels of the gradients of an artifact."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self._program = artifact.program
+        self._arch = ARCHITECTURES[artifact.meta["arch"]]
+        meta = {**artifact.meta, "family": "simt"}
+        program = forward_program(artifact.program)
+        self._forward = EmulatorLauncher(replace(artifact, program=program, meta=meta))
+        self._modules: dict[Variant, ptxemu.Module] = {}
+
+    def forward(self, call: Call) -> Mapping[str, Array]:
+        """Return out, not rounded, and maximum m and sum l of every row without its sink."""
+        shape, dtype = call.q.shape[:3], self._program.accum_dtype
+        out = np.zeros((*shape, call.v.shape[3]), dtype)
+        m, total = np.zeros(shape, dtype), np.zeros(shape, dtype)
+        self._forward.run(replace(call, outputs={"out": out}), {"saved_m": m, "saved_l": total})
+        return {"out": out, "m": m, "l": total}
+
+    def __call__(self, call: BackwardCall) -> None:
+        """Fill the gradients of a call."""
+        program, plain = self._program, call.call
+        arrays = _arrays(call, program.accum_dtype)
+        device = ptxemu.Device()
+        named = [Named(name, array, is_output=False) for name, array in arrays.items()]
+        bound = ArgumentArrays(device, [*named_arrays(plain), *named])
+        geometry = backward_geometry(program)
+        values = call_values(program, plain, geometry.block_q, bound.address)
+        values |= gradient_values(program, arrays, bound.address)
+        words = pack(program, values, gradients=True)
+        stored = (call.dout, *(call.gradients[name] for name in _STORED))
+        module = self._module(variant_of(plain, bound, *stored))
+        for entry, blocks in self._launches(call, arrays):
+            if blocks:
+                device.launch(module.program(entry), blocks, geometry.threads, [words])
+        bound.copy_back()
+        for name, array in call.gradients.items():
+            if name not in _STORED:
+                array[...] = arrays[_sums_of(name)]  # GRAD-3: the one rounding
+
+    def _launches(
+        self, call: BackwardCall, arrays: Mapping[str, Array]
+    ) -> Iterator[tuple[str, int]]:
+        """Yield kernels in order, with their numbers of blocks."""
+        geometry, plain = backward_geometry(self._program), call.call
+        batch, heads, rows, _ = plain.q.shape
+        q_tiles, k_tiles = (-(-n // geometry.block_q) for n in (rows, plain.k.shape[2]))
+        yield "prepare_rows", -(-batch * heads * rows * 32 // geometry.threads)
+        yield "gradient_of_queries", batch * heads * q_tiles
+        yield "gradient_of_keys", batch * plain.k.shape[1] * k_tiles
+        if "dsinks" in call.gradients:
+            yield "gradient_of_sinks", heads
+        sizes = {"b": batch, "h": heads, "q": q_tiles}
+        for table in table_gradients(self._program):
+            owned = table.owned(arrays[table.sums].shape)
+            yield table.entry, math.prod(sizes[name] for name, alone in owned.items() if alone)
+
+    def _module(self, variant: Variant) -> ptxemu.Module:
+        if variant not in self._modules:
+            source = backward_source(self._program, variant)
+            self._modules[variant] = ptxemu.parse(compile_for(self._arch, source).ptx)
+        return self._modules[variant]
+
+
+def _sums_of(gradient: str) -> str:
+    """Return the field of the sums of a gradient: "sums_bias" for "dbias"."""
+    name = gradient.removeprefix("dparams.")
+    return f"sums_{gradient.removeprefix('d') if name == gradient else name}"
+
+
+def _arrays(call: BackwardCall, dtype: str) -> dict[str, Array]:
+    """Return the arrays of a backward call besides those of its operands, by field."""
+    rows = call.call.q.shape[:3]
+    found = {
+        "dout": call.dout,
+        **{name: call.gradients[name] for name in _STORED},
+        "saved_out": np.ascontiguousarray(call.saved["out"]),
+        "saved_m": np.ascontiguousarray(call.saved["m"]),
+        "saved_l": np.ascontiguousarray(call.saved["l"]),
+        **{f"row_{name}": np.zeros(rows, dtype) for name in ("shift", "whole", "delta", "sink")},
+        "sums_sinks": np.zeros(rows[1], dtype),
+    }
+    for name, array in call.gradients.items():
+        if name not in _STORED:
+            found[_sums_of(name)] = np.zeros(array.shape, dtype)
+    return found
