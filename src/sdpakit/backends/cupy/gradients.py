@@ -1,6 +1,6 @@
-"""Gradients of a program as CUDA C++: what a kernel of gradients asks of the program besides its logit.
+"""What kernels of gradients ask of a program besides its logit, as CUDA C++.
 
-Sums of tables are kept in accum_dtype, C order, and rounded by the launcher; those of sinks as well.
+Sums of tables and of sinks are kept in accum_dtype, C order, and rounded by the launcher.
 """
 
 from __future__ import annotations

@@ -32,13 +32,7 @@ class Mma:
         missing = [name for name in _NEEDED if name not in arch.features]
         widths = {"head_dim": operands.head_dim, "v_head_dim": operands.v_head_dim}
         return [
-            *(
-                [
-                    f"{arch} lacks {name}: {FEATURES[name]}"
-                    for name in _NEEDED
-                    if name not in arch.features
-                ]
-            ),
+            *(f"{arch} lacks {name}: {FEATURES[name]}" for name in missing),
             *([f"no dtype {operands.dtype}"] if operands.dtype not in MMA_TYPE else []),
             *(f"{name}={n} > {_LARGEST_WIDTH}" for name, n in widths.items() if n > _LARGEST_WIDTH),
             *(["no v_head_dim 0"] if operands.v_head_dim == 0 else []),
