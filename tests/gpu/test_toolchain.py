@@ -59,12 +59,12 @@ def test_a_library_that_says_nothing_is_missing_by_the_name_of_its_error(no_tool
 @pytest.mark.parametrize("kind", ["nothing", "module", "package"])
 def test_whatever_else_is_called_cuda_is_no_toolchain(monkeypatch, kind):
     monkeypatch.setitem(sys.modules, "cuda", None)
+    monkeypatch.delitem(sys.modules, "cuda.bindings", raising=False)
     if kind != "nothing":
         other = types.ModuleType("cuda")
         if kind == "package":
             other.__path__ = []
         monkeypatch.setitem(sys.modules, "cuda", other)
-        monkeypatch.delitem(sys.modules, "cuda.bindings", raising=False)
     assert not module._has("cuda.bindings")
 
 
