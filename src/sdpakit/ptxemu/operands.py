@@ -76,6 +76,8 @@ def _taker(register: Register) -> Reader:
     row = np.dtype((np.void, WARP * storage.itemsize))
 
     def get(machine: Machine, lanes: Lanes) -> Array:
+        if isinstance(lanes, slice):
+            return machine.registers[slot]
         warps = machine.whole_warps.get(id(lanes))
         if warps is None:
             return machine.registers[slot][lanes]
@@ -136,6 +138,9 @@ def write(operand: Operand, kind: ScalarType | None = None) -> Writer:
     def put(machine: Machine, lanes: Lanes, values: Array) -> None:
         if values.dtype != storage:
             values = _fit(values, storage)
+        if isinstance(lanes, slice):
+            machine.registers[slot][...] = values
+            return
         warps = machine.whole_warps.get(id(lanes))
         if warps is None or len(values) == 1:
             machine.registers[slot][lanes] = values

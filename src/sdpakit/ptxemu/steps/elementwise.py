@@ -114,13 +114,14 @@ def combine_ufunc(
     slot, value = destination.slot, kind.value
 
     def step(machine: Machine, lanes: Lanes) -> None:
-        lanes = machine.quick(lanes)
         if isinstance(lanes, slice):
             values = [reader(machine, lanes) for reader in readers]
             ufunc(*values, out=machine.registers[slot].view(value))
-        elif lanes.dtype == bool:
+            return
+        quick = machine.quick(lanes)
+        if not isinstance(quick, slice) and quick.dtype == bool:
             values = [reader(machine, _ALL) for reader in readers]
-            ufunc(*values, out=machine.registers[slot].view(value), where=lanes)
+            ufunc(*values, out=machine.registers[slot].view(value), where=quick)
         else:
             put(machine, lanes, ufunc(*[reader(machine, lanes) for reader in readers]))
 
