@@ -78,6 +78,9 @@ BUGS = {
     "cluster: sums read before all are there": (
         compiled.cluster_sum,
         both(without(r"barrier\.cluster", 0), without(r"barrier\.cluster", 0)), ptxemu.Race),
+    "cluster: block ends while others read its memory": (
+        compiled.cluster_sum,
+        both(without(r"barrier\.cluster", 2), without(r"barrier\.cluster", 2)), ptxemu.Race),
     # Asynchronous copies.
     "matmul: no wait for cp.async": (
         compiled.matmul_mma, without(r"cp\.async\.wait_group"), ptxemu.MissingWait),
@@ -91,6 +94,8 @@ BUGS = {
         ptxemu.MissingWait),
     "bulk: no wait for the bytes": (
         compiled.bulk_scale, without(r"mbarrier\.try_wait|@!done"), ptxemu.MissingWait),
+    "bulk: asks only once whether the bytes are there": (
+        compiled.bulk_scale, without(r"@!done"), ptxemu.MissingWait),
     "bulk: expects fewer bytes than come": (
         compiled.bulk_scale, instead(r"(mbarrier.*expect_tx.*), %r7;", r"\1, 4080;" "\n"),
         ptxemu.BarrierMisuse),

@@ -28,6 +28,7 @@ from sdpakit.ptxemu.clocks import (
 from sdpakit.ptxemu.errors import KernelFault, MissingProxyFence, Race
 from sdpakit.ptxemu.handshakes import Handshakes, uses_handshakes
 from sdpakit.ptxemu.program import Instruction
+from sdpakit.ptxemu.warps import WARP
 
 if TYPE_CHECKING:
     from sdpakit.ptxemu.machine import Lanes, Machine
@@ -449,6 +450,48 @@ class RaceDetector:
         """``fence.proxy.async`` by lanes: clean what their warps wrote, or know of."""
         if self._proxy:
             self.clocks.fence(np.unique(self._warps(lanes)))
+
+    # ------------------------------------------------------------------------------- the end
+
+    def finish(self) -> None:
+        """All threads are done: raise if a block ended before others were done with its memory."""
+        if self._race and self._machine.shape.cluster_size > 1:
+            for block in range(len(self._machine.blocks)):
+                self._check_departure(block)
+
+    def _check_departure(self, block: int) -> None:
+        """Compare accesses to the memory of a block with what any of its warps knew at the end."""
+        machine, stride = self._machine, self._machine.memory.stride
+        warps = slice(block * machine.warps, (block + 1) * machine.warps)
+        known = self.clocks.known[warps].max(axis=0)
+        span = slice(block * stride >> self._shift, (block + 1) * stride >> self._shift)
+        latest = np.zeros_like(known)
+        writers = self._writer[span]
+        by_warp = writers < self._domain_warps
+        np.maximum.at(latest, writers[by_warp], self._written[span][by_warp])
+        for accesses in (self._reads, self._atomics):
+            if accesses is not None:
+                rows = latest[: self._domain_warps]
+                np.maximum(rows, accesses.stamps[:, span].max(axis=1, initial=0), out=rows)
+        late = np.flatnonzero(latest > known)
+        if len(late):
+            raise self._departure_fault(block, int(late[0]), int(latest[late[0]]))
+
+    def _departure_fault(self, block: int, agent: int, stamp: int) -> KernelFault:
+        machine, line = self._machine, self.clocks.line(stamp)
+        ins = next(ins for ins in machine.program.instructions if ins.line == line)
+        first = block - block % machine.shape.cluster_size
+        rank, warp = divmod(agent, machine.warps)
+        lane = (first + rank) * machine.threads + warp * WARP
+        return machine.fault(
+            Race,
+            ins,
+            np.array([lane]),
+            f"block {machine.blocks[block]} of the cluster, whose shared memory this accesses, may "
+            "have ended by then",
+            "Let all blocks of a cluster meet (barrier.cluster arrive and wait) after the last "
+            "access to the shared memory of others.",
+        )
 
     # ------------------------------------------------------------------------------- reports
 

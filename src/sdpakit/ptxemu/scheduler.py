@@ -72,6 +72,7 @@ class Scheduler:
             _Run(machine, self._plan, limit).run()
             machine.copies.finish()
             machine.products.finish()
+            machine.races.finish()
 
 
 class _Run:
