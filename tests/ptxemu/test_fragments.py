@@ -134,6 +134,23 @@ def test_mn_major_descriptors_address_what_cute_lays_out():
         assert np.array_equal(element_places(tile, value), places[:, k : k + 16])
 
 
+@pytest.mark.parametrize(
+    ("name", "leading", "stride", "swizzle", "mn_major"),
+    [
+        ("KINTER", 1024, 128, "none", False),
+        ("MNINTER", 1024, 128, "none", True),
+        ("MN32", 256, 1024, "32B", True),
+        ("MN64", 512, 1024, "64B", True),
+    ],
+)
+def test_descriptors_of_cute_address_what_cute_lays_out(name, leading, stride, swizzle, mn_major):
+    places = CUTE[name].reshape(64, 32) * 2
+    tile = SharedTile(ELEMENTS["f16"], NATURAL, 16, mn_major=mn_major)
+    for k in (0, 16):
+        value = descriptor(int(places[0, k]), leading, stride, swizzle)
+        assert np.array_equal(element_places(tile, value), places[:, k : k + 16])
+
+
 @pytest.mark.parametrize("mn_major", [False, True])
 def test_without_swizzle_core_matrices_are_where_the_two_offsets_say(mn_major):
     tile = SharedTile(ELEMENTS["f16"], NATURAL, 16, mn_major=mn_major)
