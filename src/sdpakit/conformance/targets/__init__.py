@@ -17,7 +17,17 @@ def builtin_targets() -> dict[str, Target]:
     Returns
     -------
     dict of str to Target
-        "interp" and "numba_cpu" compile, "naive" is NumPy in accum_dtype, "reference" the oracle.
+        "interp" and "numba_cpu" compile, "cupy" and "cupy-simt" do for GPUs and run in the emulator
+        of PTX (the second without matrix instructions), "naive" is NumPy in accum_dtype,
+        "reference" the oracle.
     """
-    found: tuple[Target, ...] = (Compiled("interp"), Compiled("numba_cpu"), Naive(), Reference())
+    emulated = {"launcher": "emulator"}
+    found: tuple[Target, ...] = (
+        Compiled("interp"),
+        Compiled("numba_cpu"),
+        Compiled("cupy", emulated),
+        Compiled("cupy", {**emulated, "family": "simt"}, name="cupy-simt"),
+        Naive(),
+        Reference(),
+    )
     return {target.name: target for target in found}

@@ -30,14 +30,19 @@ class Compiled(BaseTarget):
         Name of the backend.
     options : mapping, optional
         Options of the backend.
+    name : str, optional
+        Of the target; the name of the backend without it.
     """
 
     takes_out = True
     takes_threads = True
     bad_calls: BadCalls = "exact"
 
-    def __init__(self, backend: str, options: Mapping[str, Any] | None = None) -> None:
-        self.name = backend
+    def __init__(
+        self, backend: str, options: Mapping[str, Any] | None = None, *, name: str = ""
+    ) -> None:
+        self.name = name or backend
+        self._backend = backend
         self.profile = _PROFILES.get(backend, Profile())
         self._options = options
 
@@ -45,14 +50,16 @@ class Compiled(BaseTarget):
         """Return the compiled kernel; see `Target.prepare`."""
         import sdpakit
 
-        kernel: Callable[..., Any] = sdpakit.compile(spec, backend=self.name, options=self._options)
+        kernel: Callable[..., Any] = sdpakit.compile(
+            spec, backend=self._backend, options=self._options
+        )
         return kernel
 
     def prepare_gradients(self, spec: AttentionSpec) -> Callable[..., Mapping[str, Any]]:
         """Return the compiled gradients; see `Target.prepare_gradients`."""
         import sdpakit
 
-        kernel = sdpakit.compile_backward(spec, backend=self.name, options=self._options)
+        kernel = sdpakit.compile_backward(spec, backend=self._backend, options=self._options)
 
         def backward(q: Any, k: Any, v: Any, **operands: Any) -> dict[str, Any]:
             return _by_name(kernel(q, k, v, operands.pop("dout"), **operands))

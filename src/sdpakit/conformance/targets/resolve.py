@@ -35,7 +35,7 @@ from sdpakit.errors import ArgumentError, ArgumentTypeError, did_you_mean, forma
 
 GROUP = "sdpakit.targets"
 _BACKENDS = ("interp", "numba_cpu")
-_OWN = (*_BACKENDS, "naive", "reference")
+_OWN = (*_BACKENDS, "cupy", "cupy-simt", "naive", "reference")
 _MUTANT = "mutant:"
 _FORMS = "package.module:object, path/to/file.py:object"
 _KINDS = "a target, a class or factory of one that takes no arguments, a function of q, k, v"
