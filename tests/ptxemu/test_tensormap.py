@@ -92,10 +92,12 @@ def test_boxes_that_stick_out_of_the_tensor():
     found = decode(TensorMap(BASE, (8, 2, 2), dims=(20, 3, 4), dtype="u32").encode(BASE))
     assert found is not None
     box = found.place((-4, 2, 3))
+    assert box.inside is not None
     assert box.inside.tolist() == [True, False, False, False]
     assert (box.low, box.high) == (16, 32)
     assert box.addresses.tolist() == [BASE + (3 * 3 + 2) * 80]
     box = found.place((16, -1, 0))
+    assert box.inside is not None
     assert box.inside.tolist() == [False, True, False, True]
     assert (box.low, box.high) == (0, 16)
     assert box.addresses.tolist() == [BASE + 64, BASE + 240 + 64]

@@ -8,7 +8,7 @@ lands.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,7 +21,7 @@ from sdpakit.ptxemu.memory import IN_FLIGHT, UNWRITTEN, WRITTEN
 from sdpakit.ptxemu.program import Instruction
 from sdpakit.ptxemu.races import OpenRead
 from sdpakit.ptxemu.scalars import Array, ScalarType
-from sdpakit.ptxemu.tensormap import CHUNK, EncodedMap, chunk_order
+from sdpakit.ptxemu.tensormap import CHUNK, REPEAT, EncodedMap, chunk_order
 from sdpakit.ptxemu.windows import GLOBAL_BASE
 from sdpakit.ptxemu.words import Offsets, gather, scatter
 
@@ -81,8 +81,8 @@ class SharedSpan:
     def _order(self) -> Offsets | slice:
         if not self.swizzle_bits:
             return slice(None)
-        # Swizzles go by addresses of a block, of which the stride of blocks is a multiple.
-        return chunk_order(self.start, self.size, self.swizzle_bits)
+        # What swizzles repeat after divides the stride of blocks, so that an offset will do.
+        return chunk_order(self.start % REPEAT, self.size, self.swizzle_bits)
 
 
 class GlobalSpan:
@@ -107,7 +107,7 @@ class GlobalSpan:
 class TensorBox:
     """A box of a tensor in global memory."""
 
-    def __init__(self, tensor: EncodedMap, coordinates: list[int]) -> None:
+    def __init__(self, tensor: EncodedMap, coordinates: Sequence[int]) -> None:
         self._tensor = tensor
         self._box = box = tensor.place(coordinates)
         inner = max(box.high - box.low, 0)
@@ -129,9 +129,12 @@ class TensorBox:
 
     def read(self, machine: Machine) -> Array:
         """Return the bytes of the box, those outside the tensor filled."""
+        box = self._box
+        if box.inside is None:
+            whole = gather(machine.device.arena, self._addresses - GLOBAL_BASE, self._unit)
+            return whole.reshape(-1)
         data = self._tensor.outside()
         if self._addresses.size:
-            box = self._box
             found = gather(machine.device.arena, self._addresses - GLOBAL_BASE, self._unit)
             data[box.inside, box.low : box.high] = found.reshape(-1, box.high - box.low)
         return data.reshape(-1)
@@ -140,7 +143,9 @@ class TensorBox:
         """Set the bytes that are inside the tensor, or combine them with what is there."""
         if self._addresses.size:
             box = self._box
-            rows = data.reshape(self._tensor.rows, -1)[box.inside, box.low : box.high]
+            rows = data.reshape(self._tensor.rows, -1)
+            if box.inside is not None:
+                rows = rows[box.inside, box.low : box.high]
             _put(issue, self._addresses, rows.reshape(-1, self._unit), combine)
 
 
@@ -222,7 +227,7 @@ class Load:
 def _reserve(issue: Issue, span: SharedSpan) -> None:
     """Mark bytes as in flight; raise if others are on their way to them."""
     states = span.states(issue.machine)
-    if not ((states == WRITTEN) | (states == UNWRITTEN)).all():
+    if states.any() and not ((states == WRITTEN) | (states == UNWRITTEN)).all():
         chunks = span.chunks
         issue.machine.memory.check_write(issue.ins, issue.pieces(chunks), chunks, CHUNK)
     states[...] = IN_FLIGHT

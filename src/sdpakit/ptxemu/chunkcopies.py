@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpakit.ptxemu.clocks import Clock
+from sdpakit.ptxemu.clocks import Clock, distinct
 from sdpakit.ptxemu.memory import IN_FLIGHT, WRITTEN
 from sdpakit.ptxemu.program import Instruction
 from sdpakit.ptxemu.scalars import Array
@@ -205,7 +205,7 @@ class ChunkCopies:
             lanes = np.intersect1d(late.lanes, landed.lanes, assume_unique=True)
             barriers = late.barriers[late.positions(lanes)]
             for barrier in np.unique(barriers).tolist():
-                warps = np.unique(self._machine.lane_warp[lanes[barriers == barrier]])
+                warps = distinct(self._machine.lane_warp[lanes[barriers == barrier]])
                 clock = self._machine.races.snapshot(warps)
                 late.clocks[barrier] = self._machine.races.join(late.clocks[barrier], clock)
 

@@ -122,6 +122,11 @@ class Clocks:
     def snapshot(self, warps: Warps) -> Clock:
         """Return what warps of one domain know together, their own past included."""
         clock = np.empty((2, self.known.shape[1]), np.int32)
+        if len(warps) == 1:
+            warp = warps[0]
+            clock[0], clock[1] = self.known[warp], self.fenced[warp]
+            clock[0, warp % self.domain_warps] = self.now
+            return clock
         self.known[warps].max(axis=0, out=clock[0])
         self.fenced[warps].max(axis=0, out=clock[1])
         clock[0, warps % self.domain_warps] = self.now
@@ -159,6 +164,16 @@ class Clocks:
         lowest = self.known[warps, : self.domain_warps].min(axis=1)
         self.floor[warps] = np.minimum(lowest, ENGINE_BIAS - 1)
         self.low = int(self.floor.min(initial=ENGINE_BIAS - 1))
+
+
+def distinct(warps: Warps) -> Warps:
+    """Return each of some warps once; they are in order, as those of sorted lanes are."""
+    if len(warps) < 2:
+        return warps
+    new = np.empty(len(warps), bool)
+    new[0] = True
+    np.not_equal(warps[1:], warps[:-1], out=new[1:])
+    return warps[new]
 
 
 def join(clock: Clock | None, other: Clock | None) -> Clock | None:

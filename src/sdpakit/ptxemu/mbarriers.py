@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpakit.ptxemu.clocks import Clock
+from sdpakit.ptxemu.clocks import Clock, distinct
 from sdpakit.ptxemu.errors import BarrierMisuse, KernelFault, Race
 from sdpakit.ptxemu.memory import BARRIER, UNWRITTEN
 from sdpakit.ptxemu.operands import Writer
@@ -58,7 +58,7 @@ class Wait:
         other: NDArray[np.bool_] = self.phase != phase & _PHASE_MASK
         return other
 
-    def of(self, chosen: NDArray[np.bool_]) -> Wait:
+    def of(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> Wait:
         """Return the wait of some of the lanes."""
         return Wait(
             self.ins,
@@ -187,7 +187,7 @@ class MBarriers:
             phase = (barrier.phase & _PHASE_MASK) << _PHASE_SHIFT
             states[members] = np.uint64(phase) | pending
             if "relaxed" not in ins.modifiers:
-                warps = np.unique(self._machine.lane_warp[lanes][members])
+                warps = distinct(self._machine.lane_warp[self._machine.indices(lanes)[members]])
                 self._release(barrier, self._machine.races.snapshot(warps))
             total = int(counts[members].sum())
             if drop:
@@ -230,9 +230,7 @@ class MBarriers:
     def wait(self, offsets: Offsets, wait: Wait) -> None:
         """Let lanes, one offset each, wait: the result is true at once, or they block."""
         for barrier, members in self._each(wait.ins, wait.lanes, offsets):
-            chosen = np.zeros(len(offsets), bool)
-            chosen[members] = True
-            part = wait if chosen.all() else wait.of(chosen)
+            part = wait if len(members) == len(offsets) else wait.of(members)
             done = part.done(barrier.phase)
             if done.any():
                 self._pass(barrier, part if done.all() else part.of(done))
@@ -310,7 +308,7 @@ class MBarriers:
 
     def _pass(self, barrier: MBarrier, wait: Wait) -> None:
         if wait.acquires and barrier.completed is not None:
-            warps = np.unique(self._machine.lane_warp[wait.lanes])
+            warps = distinct(self._machine.lane_warp[wait.lanes])
             self._machine.races.acquire(warps, barrier.completed)
         self._resume(wait, result=True)
 
@@ -338,6 +336,8 @@ class MBarriers:
         self, ins: Instruction, lanes: Lanes, members: NDArray[np.intp], offset: int
     ) -> tuple[MBarrier, NDArray[np.intp]]:
         barrier = self._find(ins, lanes, int(members[0]), offset)
+        if self._machine.races.all_know(barrier.made):
+            return barrier, members
         warps = self._machine.lane_warp[self._machine.indices(lanes)[members]]
         unaware = ~self._machine.races.knows(warps, barrier.maker, barrier.made)
         if unaware.any():

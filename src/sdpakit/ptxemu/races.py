@@ -23,6 +23,7 @@ from sdpakit.ptxemu.clocks import (
     Clock,
     Clocks,
     Warps,
+    distinct,
     join,
 )
 from sdpakit.ptxemu.errors import KernelFault, MissingProxyFence, Race
@@ -77,6 +78,13 @@ class _Accesses:
     def record(self, rows: Offsets, granules: Offsets, stamp: int) -> None:
         self.stamps.reshape(-1)[(rows - self.first) * self.latest.size + granules] = stamp
         self.latest[granules] = stamp
+
+    def known(self, span: slice, known: Stamps, floor: int) -> bool:
+        """Return whether all to a span are known; warps are if their stamps are up to a floor."""
+        agents = slice(self.first, self.first + len(self.stamps))
+        if not self.first and self.latest[span].max() <= floor:
+            return True
+        return not (self.stamps[:, span] > known[agents, None]).any()
 
     def refine(self, factor: int) -> None:
         self.stamps = self.stamps.repeat(factor, axis=1)
@@ -370,9 +378,8 @@ class RaceDetector:
             return None
         clocks, warp = self.clocks, int(self._machine.lane_warp[lane])
         span = slice(start >> self._shift, -(-(start + size) >> self._shift))
-        granules = np.arange(span.start, span.stop)[None]
-        lanes = np.array([lane])
-        if self._race:
+        if self._race and not self._knows_all(span, warp):
+            granules, lanes = np.arange(span.start, span.stop)[None], np.array([lane])
             self._check_written(ins, lanes, granules, "write")
             self._check_reads(ins, lanes, granules, "write")
             if self._atomics is not None:
@@ -385,6 +392,16 @@ class RaceDetector:
         self._writer[span] = agent
         self._written[span] = stamp
         return clock
+
+    def _knows_all(self, span: slice, warp: int) -> bool:
+        """Return whether a warp knows all accesses to a span, and none goes on."""
+        known = self.clocks.known[warp]
+        if (self._written[span] > known[self._writer[span]]).any():
+            return False
+        for accesses in (self._reads, self._atomics, self._async_reads):
+            if accesses is not None and not accesses.known(span, known, self.clocks.floor[warp]):
+                return False
+        return not (self._open and self._open_count[span].any())
 
     def land_engine_write(
         self, ins: Instruction, lanes: Lanes, offsets: Offsets, width: int, barriers: Offsets
@@ -415,10 +432,12 @@ class RaceDetector:
         """Return the stamp of something that happens now."""
         return self.clocks.stamp(ins.line) if self.on else 0
 
+    def all_know(self, stamp: int) -> bool:
+        """Return whether all warps know what happened at a stamp, or nobody asks."""
+        return not self._race or stamp <= self.clocks.low
+
     def knows(self, warps: Warps, other: int, stamp: int) -> NDArray[np.bool_]:
         """Return which of some warps know what another warp of the batch did at a stamp."""
-        if not self._race or stamp <= self.clocks.low:
-            return np.ones(len(warps), bool)
         agent = other % self._domain_warps
         known: NDArray[np.bool_] = self.clocks.known[warps, agent] >= stamp
         return known
@@ -444,12 +463,12 @@ class RaceDetector:
     def fence(self, lanes: Lanes) -> None:
         """``fence`` or ``membar`` by lanes, which strong accesses may hand on."""
         if self._race and self._handshakes is not None:
-            self._handshakes.fence(np.unique(self._warps(lanes)))
+            self._handshakes.fence(distinct(self._warps(lanes)))
 
     def fence_proxy(self, lanes: Lanes) -> None:
         """``fence.proxy.async`` by lanes: clean what their warps wrote, or know of."""
         if self._proxy:
-            self.clocks.fence(np.unique(self._warps(lanes)))
+            self.clocks.fence(distinct(self._warps(lanes)))
 
     # ------------------------------------------------------------------------------- the end
 

@@ -8,10 +8,11 @@ kernel.
 from __future__ import annotations
 
 import math
+import operator
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -25,6 +26,7 @@ Fill: TypeAlias = Literal["zeros", "nan"]
 
 MAP_BYTES = 128
 CHUNK = 16  # swizzles move chunks of so many bytes
+REPEAT = 1024  # and do the same again after so many
 
 _MAGIC = b"ptxemuTM"
 _LAYOUT = struct.Struct("<8sQBBBB4x5Q5Q5H")
@@ -188,15 +190,15 @@ class Box:
 
     Attributes
     ----------
-    inside : numpy.ndarray
-        Of each row of the box: whether it is in the tensor.
+    inside : numpy.ndarray or None
+        Of each row of the box, whether it is in the tensor; None if the whole box is.
     addresses : numpy.ndarray
         Device address of the first element inside the tensor, of each row that is.
     low, high : int
         Which bytes of those rows are inside; ``high <= low`` if none is.
     """
 
-    inside: NDArray[np.bool_]
+    inside: NDArray[np.bool_] | None
     addresses: NDArray[np.int64]
     low: int
     high: int
@@ -234,8 +236,21 @@ class EncodedMap:
         """Bytes of a box, which a copy counts whether they are inside the tensor or not."""
         return self.rows * self.row_bytes
 
+    @cached_property
+    def _offsets(self) -> NDArray[np.int64]:
+        """Bytes from the first row of a box to each."""
+        offsets: NDArray[np.int64] = np.zeros(1, np.int64)
+        for size, stride in zip(self.box[1:], self.strides[1:], strict=True):
+            offsets = (np.arange(size)[:, None] * stride + offsets).reshape(-1)
+        return offsets
+
     def place(self, coordinates: Sequence[int]) -> Box:
         """Return where the box at these coordinates, innermost first, lies."""
+        places = list(zip(coordinates, self.box, self.dims, strict=True))
+        if all(start >= 0 and start + size <= extent for start, size, extent in places):
+            steps = (self.kind.size, *self.strides[1:])
+            first = self.address + sum(map(operator.mul, coordinates, steps))
+            return Box(None, first + self._offsets, 0, self.row_bytes)
         inside: NDArray[np.bool_] = np.ones(self.box[:0:-1], bool)
         offsets: NDArray[np.int64] = np.zeros(self.box[:0:-1], np.int64)
         for axis in range(1, self.rank):
@@ -259,6 +274,7 @@ class EncodedMap:
         return np.full((self.rows, self.box[0]), bits, self.kind.storage).view(np.uint8)
 
 
+@lru_cache(maxsize=64)
 def chunk_order(start: int, size: int, bits: int) -> NDArray[np.int64]:
     """Return where a swizzle places each 16-byte chunk of bytes from address `start` on.
 

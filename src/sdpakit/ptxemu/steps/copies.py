@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -99,8 +100,7 @@ def _source_sizes(ins: Instruction, width: int) -> Reader | None:
         return lambda machine, lanes: full(
             np.where(ignored(machine, lanes), 0, width), machine.size(lanes)
         )
-    size = read(operand, U32)
-    return lambda machine, lanes: full(size(machine, lanes).astype(np.int64), machine.size(lanes))
+    return _wide(read(operand, U32))
 
 
 def _is_predicate(operand: Operand) -> bool:
@@ -191,9 +191,11 @@ def _wait_stores(ins: Instruction) -> Step:
 
 
 def _column(reader: Reader) -> Columns:
-    return lambda machine, lanes: [
-        int(value) for value in full(reader(machine, lanes), machine.size(lanes))
-    ]
+    return lambda machine, lanes: full(reader(machine, lanes), machine.size(lanes)).tolist()
+
+
+def _wide(reader: Reader) -> Reader:
+    return lambda machine, lanes: full(reader(machine, lanes).astype(np.int64), machine.size(lanes))
 
 
 def _load(ins: Instruction) -> Step:
@@ -202,22 +204,20 @@ def _load(ins: Instruction) -> Step:
     if "L2::cache_hint" in ins.modifiers:
         operands.pop()
     mask = _column(read(operands.pop(), _U16)) if "multicast::cluster" in ins.modifiers else None
-    where = shared_address(ins, operands[0])
-    barrier = _column(shared_address(ins, operands[-1]))
-    prepare = _Tensor(ins, operands[1]) if "tensor" in ins.modifiers else _Linear(ins, operands)
+    where, barrier = shared_address(ins, operands[0]), shared_address(ins, operands[-1])
+    other = _Tensor(ins, operands[1]) if "tensor" in ins.modifiers else _Linear(ins, operands)
 
     def step(machine: Machine, lanes: Lanes) -> None:
-        addresses = _column(where)(machine, lanes)
-        barriers, masks = barrier(machine, lanes), mask(machine, lanes) if mask else None
-        sources = prepare.sources(machine, lanes)
-        for index, lane in enumerate(machine.indices(lanes).tolist()):
+        ends = other.ends(machine, lanes)
+        spans = _spans(machine, ins, lanes, where(machine, lanes), ends, other.alignment)
+        barriers = machine.memory.locate_shared(ins, lanes, barrier(machine, lanes), BARRIER_BYTES)
+        masks = mask(machine, lanes) if mask else [None] * len(ends)
+        for lane, end, span, at, blocks in zip(
+            machine.indices(lanes).tolist(), ends, spans, barriers.tolist(), masks, strict=True
+        ):
             issue = Issue(machine, ins, lane)
-            source, size, bits = sources(issue, index)
-            span = prepare.span(issue, addresses[index], size, bits)
-            at = _locate(issue, barriers[index], BARRIER_BYTES)
-            blocks = None if masks is None else masks[index]
             destinations = _destinations(issue, span, at, blocks)
-            machine.copies.load(Load(issue, source, destinations))
+            machine.copies.load(Load(issue, end.place, destinations))
 
     return step
 
@@ -228,32 +228,33 @@ def _store(ins: Instruction) -> Step:
     if "L2::cache_hint" in ins.modifiers:
         operands.pop()
     tensor = "tensor" in ins.modifiers
-    prepare = _Tensor(ins, operands[0]) if tensor else _Linear(ins, operands, stores=True)
-    where = _column(shared_address(ins, operands[1]))
+    other = _Tensor(ins, operands[0]) if tensor else _Linear(ins, operands, stores=True)
+    where = shared_address(ins, operands[1])
     reduction = next((name for name in ins.modifiers if name in REDUCTIONS), None)
     if ("reduce" in ins.modifiers) != (reduction is not None):
         raise unsupported(ins, "such reduction")
     fixed = combine(reduction, ins.type) if reduction and not tensor else None
 
     def step(machine: Machine, lanes: Lanes) -> None:
-        addresses, sinks = where(machine, lanes), prepare.sources(machine, lanes)
-        for index, lane in enumerate(machine.indices(lanes).tolist()):
-            issue = Issue(machine, ins, lane)
-            sink, size, bits = sinks(issue, index)
-            span = prepare.span(issue, addresses[index], size, bits)
+        ends = other.ends(machine, lanes)
+        spans = _spans(machine, ins, lanes, where(machine, lanes), ends, other.alignment)
+        for lane, end, span in zip(machine.indices(lanes).tolist(), ends, spans, strict=True):
             how: Combine | None = fixed
-            if reduction and isinstance(sink, TensorBox):
-                how = combine(reduction, sink.kind)
-            assert not isinstance(sink, FromShared)
-            machine.copies.stores.issue(issue, span, sink, how)
+            if reduction and isinstance(end.place, TensorBox):
+                how = combine(reduction, end.place.kind)
+            assert not isinstance(end.place, FromShared)
+            machine.copies.stores.issue(Issue(machine, ins, lane), span, end.place, how)
 
     return step
 
 
-# One lane's end of a copy away from the shared memory it is named by: what, bytes, bits of the
-# swizzle.
-End: TypeAlias = "tuple[GlobalSpan | TensorBox | FromShared, int, int]"
-Ends: TypeAlias = "Callable[[Issue, int], End]"
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a lane's copy that is not the shared memory which the instruction is about."""
+
+    place: GlobalSpan | TensorBox | FromShared
+    size: int
+    swizzle_bits: int = 0
 
 
 class _Linear:
@@ -262,36 +263,32 @@ class _Linear:
     alignment = CHUNK
 
     def __init__(self, ins: Instruction, operands: list[Operand], *, stores: bool = False) -> None:
+        self._ins = ins
         self._from_shared = not stores and "global" not in ins.modifiers
         other = operands[0 if stores else 1]
-        reader = shared_address(ins, other) if self._from_shared else address(other)
-        self._where, self._size = _column(reader), _column(read(operands[2], U32))
+        self._where = shared_address(ins, other) if self._from_shared else address(other)
+        self._size = _wide(read(operands[2], U32))
 
-    def sources(self, machine: Machine, lanes: Lanes) -> Ends:
-        """Return what gives the end of a lane."""
+    def ends(self, machine: Machine, lanes: Lanes) -> list[End]:
+        """Return the end of each lane."""
         addresses, sizes = self._where(machine, lanes), self._size(machine, lanes)
-
-        def end(issue: Issue, index: int) -> End:
-            size, at = sizes[index], addresses[index]
-            if size % CHUNK or not size:
-                raise issue.machine.fault(
-                    Misaligned,
-                    issue.ins,
-                    issue.lanes,
-                    f"a bulk copy of {size} bytes",
-                    f"Copy a multiple of {CHUNK} bytes, and at least so many.",
-                )
-            if self._from_shared:
-                return FromShared(self.span(issue, at, size, 0)), size, 0
-            place = np.array([at])
-            _require_aligned(issue.machine, issue.ins, issue.lanes, place, CHUNK, "the address")
-            return GlobalSpan(at, size), size, 0
-
-        return end
-
-    def span(self, issue: Issue, at: int, size: int, bits: int) -> SharedSpan:
-        """Return bytes of shared memory."""
-        return _span(issue, at, size, self.alignment, bits)
+        bad = (sizes % CHUNK != 0) | (sizes == 0)
+        if bad.any():
+            raise machine.fault(
+                Misaligned,
+                self._ins,
+                lanes,
+                f"a bulk copy of {int(sizes[bad][0])} bytes",
+                f"Copy a multiple of {CHUNK} bytes, and at least so many.",
+                bad,
+            )
+        if self._from_shared:
+            bare = [End(GlobalSpan(0, 0), size) for size in sizes.tolist()]
+            spans = _spans(machine, self._ins, lanes, addresses, bare, CHUNK)
+            return [End(FromShared(span), span.size) for span in spans]
+        _require_aligned(machine, self._ins, lanes, addresses, CHUNK, "the address")
+        pairs = zip(addresses.tolist(), sizes.tolist(), strict=True)
+        return [End(GlobalSpan(at, size), size) for at, size in pairs]
 
 
 class _Tensor:
@@ -303,35 +300,36 @@ class _Tensor:
         if not isinstance(operand, Address):
             raise unsupported(ins, "tensor copy without coordinates")
         rank = next(name for name in ins.modifiers if name in {"1d", "2d", "3d", "4d", "5d"})
-        self._rank = int(rank[0])
+        self._ins, self._rank = ins, int(rank[0])
         if len(operand.coordinates) != self._rank:
             raise unsupported(ins, f"{rank} copy with {len(operand.coordinates)} coordinates")
         self._map = _column(address(operand))
         self._coordinates = [_column(read(item, _S32)) for item in operand.coordinates]
 
-    def sources(self, machine: Machine, lanes: Lanes) -> Ends:
-        """Return what gives the box of a lane."""
-        maps = self._map(machine, lanes)
-        coordinates = [column(machine, lanes) for column in self._coordinates]
+    def ends(self, machine: Machine, lanes: Lanes) -> list[End]:
+        """Return the box of each lane."""
+        maps: dict[int, EncodedMap] = {}
+        ends = []
+        coordinates = zip(*(column(machine, lanes) for column in self._coordinates), strict=True)
+        indices = machine.indices(lanes).tolist()
+        for lane, at, place in zip(indices, self._map(machine, lanes), coordinates, strict=True):
+            if at not in maps:
+                maps[at] = self._find(Issue(machine, self._ins, lane), at)
+            tensor = maps[at]
+            ends.append(End(TensorBox(tensor, place), tensor.box_bytes, tensor.swizzle_bits))
+        return ends
 
-        def end(issue: Issue, index: int) -> End:
-            tensor = _tensor_map(issue, maps[index])
-            if tensor.rank != self._rank:
-                raise issue.machine.fault(
-                    OutOfBounds,
-                    issue.ins,
-                    issue.lanes,
-                    f"the tensor map has {tensor.rank} dimensions, the copy {self._rank}",
-                    "Use the form of the copy that the map was made for.",
-                )
-            box = TensorBox(tensor, [column[index] for column in coordinates])
-            return box, tensor.box_bytes, tensor.swizzle_bits
-
-        return end
-
-    def span(self, issue: Issue, at: int, size: int, bits: int) -> SharedSpan:
-        """Return the tile in shared memory."""
-        return _span(issue, at, size, self.alignment, bits)
+    def _find(self, issue: Issue, at: int) -> EncodedMap:
+        tensor = _tensor_map(issue, at)
+        if tensor.rank != self._rank:
+            raise issue.machine.fault(
+                OutOfBounds,
+                issue.ins,
+                issue.lanes,
+                f"the tensor map has {tensor.rank} dimensions, the copy {self._rank}",
+                "Use the form of the copy that the map was made for.",
+            )
+        return tensor
 
 
 def _tensor_map(issue: Issue, at: int) -> EncodedMap:
@@ -360,17 +358,24 @@ def _tensor_map(issue: Issue, at: int) -> EncodedMap:
     return tensor
 
 
-def _locate(issue: Issue, at: int, width: int) -> int:
-    place = np.array([at])
-    return int(issue.machine.memory.locate_shared(issue.ins, issue.lanes, place, width)[0])
-
-
-def _span(issue: Issue, at: int, size: int, alignment: int, bits: int) -> SharedSpan:
-    """Return bytes of the shared window, checked for alignment and bounds."""
-    place = np.array([at])
-    _require_aligned(issue.machine, issue.ins, issue.lanes, place, alignment, "the shared address")
-    _locate(issue, at + size - CHUNK, CHUNK)
-    return SharedSpan(_locate(issue, at, CHUNK), size, bits)
+def _spans(
+    machine: Machine,
+    ins: Instruction,
+    lanes: Lanes,
+    addresses: Array,
+    ends: list[End],
+    alignment: int,
+) -> list[SharedSpan]:
+    """Return the bytes of the shared window at addresses, checked for alignment and bounds."""
+    _require_aligned(machine, ins, lanes, addresses, alignment, "the shared address")
+    locate = machine.memory.locate_shared
+    last = np.array([end.size - CHUNK for end in ends])
+    locate(ins, lanes, addresses + last, CHUNK)
+    starts = locate(ins, lanes, addresses, CHUNK).tolist()
+    return [
+        SharedSpan(start, end.size, end.swizzle_bits)
+        for start, end in zip(starts, ends, strict=True)
+    ]
 
 
 def _require_aligned(
