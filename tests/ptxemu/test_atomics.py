@@ -165,6 +165,19 @@ def test_atomics_do_not_race_but_need_a_value():
         ptxemu.launch(ptx, 1, 64, arrays)
 
 
+def test_atomic_operation_is_a_write_for_who_reads_without_a_barrier():
+    body = f"""{START}
+      .shared .align 4 .b8 sum[4];
+      setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [sum], 0; bar.sync 0;
+      setp.lt.u32 %p1, %r0, 32; @%p1 atom.shared.add.u32 %r1, [sum], 1; BETWEEN
+      @!%p1 ld.shared.u32 %r2, [sum];
+    """
+    arrays = [np.zeros(1, np.uint32), np.zeros(1, np.uint32)]
+    ptxemu.launch(kernel(POINTERS, body.replace("BETWEEN", "bar.sync 0;")), 1, 64, arrays)
+    with pytest.raises(ptxemu.Race):
+        ptxemu.launch(kernel(POINTERS, body.replace("BETWEEN", "")), 1, 64, arrays)
+
+
 @pytest.mark.parametrize(
     ("line", "fault"),
     [

@@ -384,6 +384,15 @@ def test_freed_memory_is_out_of_bounds():
     assert np.array_equal(device.read(q, 64, np.uint32), x)
 
 
+def test_new_memory_holds_what_stands_out_even_where_old_was():
+    device = ptxemu.Device()
+    device.free(device.allocate(np.zeros(64, np.uint32)))
+    y = np.zeros(64, np.uint32)
+    checks = ptxemu.Checks(uninitialised=False)
+    device.launch(copying(COPY), 1, 64, [device.allocate(256), ptxemu.Output(y)], checks=checks)
+    assert (y == 0xA5A5A5A5).all()
+
+
 def test_device_memory_that_is_not_there():
     device = ptxemu.Device()
     with pytest.raises(ptxemu.LaunchError, match="nothing is allocated"):

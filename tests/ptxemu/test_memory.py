@@ -461,3 +461,28 @@ def test_remote_accesses_are_checked_in_the_block_that_they_name():
     with pytest.raises(ptxemu.OutOfBounds, match="its cluster 2 blocks"):
         in_pairs("mapa.shared::cluster.u32 %r5, %r3, 1; add.u32 %r5, %r5, 16777216; "
                  "ld.shared::cluster.u32 %r7, [%r5];")  # fmt: skip
+
+
+# ------------------------------------------------------------------------- objects and parameters
+
+
+@pytest.mark.parametrize("access", ["ld.shared.u32 %r2, [object+4]", "st.shared.u32 [object], 1"])
+def test_mbarrier_objects_are_no_data(access):
+    body = f"""
+      .shared .align 8 .b8 object[8];
+      mov.u32 %r1, object; mbarrier.init.shared::cta.b64 [%r1], 1; END {access};
+    """
+    error = fault(ptxemu.BarrierMisuse, body.replace("END", ""), threads=1)
+    assert "holds an mbarrier object" in str(error)
+    ended = body.replace("END", "mbarrier.inval.shared::cta.b64 [%r1];")
+    checks = ptxemu.Checks(uninitialised=False)
+    run(copying(ended), np.zeros(1), np.zeros(1), threads=1, checks=checks)
+
+
+@pytest.mark.parametrize("beyond", [8, 4096, -16])
+def test_outside_the_parameters(beyond):
+    body = f"mov.b64 %rd5, y; ld.param.u64 %rd6, [%rd5+{beyond}];"
+    assert "parameters have 16 bytes" in str(fault(ptxemu.OutOfBounds, body))
+    body = f"mov.b64 %rd5, y; cvta.param.u64 %rd5, %rd5; ld.u64 %rd6, [%rd5+{beyond}];"
+    if beyond > 0:
+        assert "parameters have 16 bytes" in str(fault(ptxemu.OutOfBounds, body))
