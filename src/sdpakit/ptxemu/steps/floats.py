@@ -1,6 +1,6 @@
 """Float operands as NumPy floats and back: halves are float32, subnormals may be flushed.
 
-The payload of a NaN follows NumPy, except where PTX asks for the canonical NaN.
+The sign and payload of a NaN follow NumPy, except where PTX asks for the canonical NaN.
 """
 
 from __future__ import annotations
