@@ -143,7 +143,7 @@ class Machine:
         self.position = np.zeros(self.lanes, np.intp)
         self.registers = [_poisoned(kind.storage, self.lanes) for kind in program.registers]
         self.carry = np.zeros(self.lanes, bool)
-        self._masks: dict[int, tuple[NDArray[np.intp], NDArray[Any]]] = {}
+        self._masks: dict[int, tuple[NDArray[np.intp], NDArray[Any] | None]] = {}
         self._specials = SpecialRegisters(self)
         self.warp_views = WarpViews(self)
         self.whole_warps: dict[int, NDArray[np.intp]] = {}
@@ -163,24 +163,28 @@ class Machine:
         return self.all_lanes if isinstance(lanes, slice) else lanes
 
     def quick(self, lanes: Lanes) -> Lanes:
-        """Return lanes in the form that indexes registers fastest.
-
-        That is a mask if they are many and no whole warps. It is kept for the array that was
-        asked for, as groups of lanes run many steps.
-        """
+        """Return lanes in the form that indexes registers fastest: a mask if many and no warps."""
         if isinstance(lanes, slice) or id(lanes) in self.whole_warps:
             return lanes
+        mask = self.mask(lanes)
+        return lanes if mask is None else mask
+
+    def mask(self, lanes: NDArray[np.intp]) -> NDArray[Any] | None:
+        """Return which lanes these are, as bools; None if they are few.
+
+        It is kept for the array that was asked for, as groups of lanes run many steps.
+        """
         known = self._masks.get(id(lanes))
         if known is not None and known[0] is lanes:
             return known[1]
-        form: NDArray[Any] = lanes
+        mask = None
         if len(lanes) * _FEW > self.lanes:
-            form = np.zeros(self.lanes, bool)
-            form[lanes] = True
+            mask = np.zeros(self.lanes, bool)
+            mask[lanes] = True
         if len(self._masks) >= _KEPT_MASKS:
             self._masks.clear()
-        self._masks[id(lanes)] = lanes, form
-        return form
+        self._masks[id(lanes)] = lanes, mask
+        return mask
 
     def living(self) -> NDArray[np.bool_]:
         """Return which lanes have not ended."""

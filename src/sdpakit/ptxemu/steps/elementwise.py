@@ -97,7 +97,7 @@ def _combine_three(put: Writer, function: Function, a: Reader, b: Reader, c: Rea
     return step
 
 
-_ALL = slice(None)
+_EVERYBODY = slice(None)
 
 
 def combine_ufunc(
@@ -118,12 +118,12 @@ def combine_ufunc(
             values = [reader(machine, lanes) for reader in readers]
             ufunc(*values, out=machine.registers[slot].view(value))
             return
-        quick = machine.quick(lanes)
-        if not isinstance(quick, slice) and quick.dtype == bool:
-            values = [reader(machine, _ALL) for reader in readers]
-            ufunc(*values, out=machine.registers[slot].view(value), where=quick)
-        else:
+        mask = machine.mask(lanes)
+        if mask is None:
             put(machine, lanes, ufunc(*[reader(machine, lanes) for reader in readers]))
+        else:
+            values = [reader(machine, _EVERYBODY) for reader in readers]
+            ufunc(*values, out=machine.registers[slot].view(value), where=mask)
 
     return step
 
