@@ -28,8 +28,9 @@ _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 _BELOW_TIE = np.array([0x0FFF_FFFF], np.uint64)
 _BELOW_HALF_TIE = np.array([0xFFF], np.uint32)
 
-# Products of factors between these bounds have all their bits in the range of normal float64.
-_SMALL, _LARGE = 2.0**-450, 2.0**450
+# Products of factors up to this, and not below its reciprocal, have all their bits in the range of
+# normal float64.
+_LARGE = 2.0**450
 
 
 def exact_sum(a: Array, b: Array) -> Exact:
@@ -68,11 +69,9 @@ def exact_root(a: Array) -> Exact:
 def exact_fma(a: Array, b: Array, c: Array) -> Exact:
     """Return a * b + c of float64."""
     a, b, c = np.broadcast_arrays(a, b, c)
-    safe = _within(a, _SMALL, _LARGE) & _within(b, _SMALL, _LARGE)
-    safe &= (c == 0) | _within(c, _SMALL * _SMALL, _LARGE * _LARGE)
-    total, tail = _fma_in_range(a, b, c)
-    nearest, error = _two_sum(total, tail)
-    if not safe.all():
+    nearest, error = _two_sum(*_fma_in_range(a, b, c))
+    safe = _in_range(a, b, c)
+    if safe is not None:
         nearest[~safe], error[~safe] = _fma_out_of_range(a[~safe], b[~safe], c[~safe])
     return nearest, error
 
@@ -120,7 +119,12 @@ def _mend(result: Array, ties: Array, product: Array, addend: Array, direction: 
 
 def fma_f64(a: Array, b: Array, c: Array) -> Array:
     """Return a * b + c of float64, rounded once, to nearest."""
-    return exact_fma(a, b, c)[0]
+    a, b, c = np.broadcast_arrays(a, b, c)
+    nearest = np.add(*_fma_in_range(a, b, c))
+    safe = _in_range(a, b, c)
+    if safe is not None:
+        nearest[~safe] = _fma_out_of_range(a[~safe], b[~safe], c[~safe])[0]
+    return nearest
 
 
 def round_to(exact: Exact, dtype: np.dtype[np.generic], direction: str) -> Array:
@@ -181,9 +185,23 @@ def _residual(a: Array, b: Array, c: Array) -> Array:
     return np.where(nearest == 0, error, nearest)
 
 
-def _within(values: Array, low: float, high: float) -> Array:
+def _in_range(a: Array, b: Array, c: Array) -> Array | None:
+    """Return where `_fma_in_range` is right; None if it is everywhere."""
+    largest_sum = _LARGE * _LARGE
+    if _all_within(a, _LARGE) and _all_within(b, _LARGE) and _all_within(c, largest_sum):
+        return None
+    safe = _within(a, _LARGE) & _within(b, _LARGE) & ((c == 0) | _within(c, largest_sum))
+    return None if safe.all() else safe
+
+
+def _all_within(values: Array, large: float) -> bool:
     size = np.abs(values)
-    return (size >= low) & (size <= high)
+    return bool(size.max() <= large and size.min() >= 1 / large)
+
+
+def _within(values: Array, large: float) -> Array:
+    size = np.abs(values)
+    return (size <= large) & (size >= 1 / large)
 
 
 def _fma_in_range(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
