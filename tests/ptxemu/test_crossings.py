@@ -119,3 +119,20 @@ def test_next_launch_begins_anew():
     device.launch(text, 4, 32, [p, q])
     device.launch(text, 2, 64, [q, p])
     assert device.writers is None
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_blocks_along_every_axis_are_others(axis):
+    grid = tuple(2 if at == axis else 1 for at in range(3))
+    error = race("st.global.u32 [%rd0], 1;", blocks=grid, threads=1)
+    assert f"block {tuple(int(at == axis) for at in range(3))} writes" in str(error)
+
+
+def test_first_and_last_byte_written_are_seen():
+    write = (
+        "setp.eq.u32 %p1, %r1, 0; @%p1 st.global.u32 [%rd1+64], 1; @%p1 st.global.u32 [%rd1+80], 1;"
+    )
+    for at in (64, 80):
+        body = f"{write} @!%p1 ld.global.u32 %r4, [%rd1+{at}];"
+        assert f"byte {at} of argument 1" in str(race(body, blocks=2, threads=1))
+    run(f"{write} @!%p1 ld.global.u32 %r4, [%rd1+72];", blocks=2, threads=1)

@@ -129,6 +129,16 @@ def test_arrays_that_share_memory_share_it():
     assert np.array_equal(whole[1:65], np.arange(64))
 
 
+def test_arrays_made_from_one_buffer_share_it():
+    raw = bytearray(512)
+    whole = np.frombuffer(raw, np.uint32)
+    inner, last = np.frombuffer(raw, np.uint32, 2, 16), np.frombuffer(raw, np.uint32, 4, 256)
+    body = "st.global.u32 [%rd0+256], 5; ld.global.u32 %r1, [%rd5]; st.global.u32 [%rd1], %r1;"
+    ptx = kernel(POINTERS + ", .param .u64 z", START + "ld.param.u64 %rd5, [z];" + body)
+    ptxemu.launch(ptx, 1, 1, [whole, inner, last])
+    assert whole[64] == last[0] == inner[0] == whole[4] == 5
+
+
 def test_distance_of_views_is_kept():
     body = "sub.u64 %rd5, %rd1, %rd0; st.global.u64 [%rd0], %rd5;"
     whole = np.zeros(100, np.uint64)
