@@ -117,7 +117,7 @@ class RaceDetector:
         self._atomics: _Accesses | None = None
         self._async_reads: _Accesses | None = None
         self._handshakes = Handshakes(self.clocks) if uses_handshakes(machine) else None
-        self._open: list[OpenRead] = []
+        self._open: dict[int, OpenRead] = {}  # by identity
         self._open_count = np.zeros(granules, np.int16)
 
     # ------------------------------------------------------------------------------- granules
@@ -324,7 +324,7 @@ class RaceDetector:
             )
         token = OpenRead(agent, warps, granules, self._shift, ins.line)
         self._open_count[granules] += 1  # repeated granules count once here and once when it ends
-        self._open.append(token)
+        self._open[id(token)] = token
         return token
 
     def _readers(self, ins: Instruction, warp: int) -> tuple[Warps, int]:
@@ -350,8 +350,7 @@ class RaceDetector:
         return joined
 
     def _close(self, token: OpenRead, agent: int) -> None:
-        # By identity: tokens with equal granules are different reads.
-        self._open = [open_read for open_read in self._open if open_read is not token]
+        del self._open[id(token)]
         granules = token.granules
         if token.shift != self._shift:
             finer = token.shift - self._shift
@@ -531,7 +530,7 @@ class RaceDetector:
     ) -> KernelFault:
         token = next(
             token
-            for token in self._open
+            for token in self._open.values()
             if np.any(token.granules == granule >> (token.shift - self._shift))
         )
         deed = f"reads that go on: issued at PTX line {token.line} and not yet waited for"
