@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,16 +12,7 @@ from numpy.typing import NDArray
 from sdpakit.ptxemu import steps as _registered  # noqa: F401 - registers the builders
 from sdpakit.ptxemu.operands import Reader, read
 from sdpakit.ptxemu.ordering import ranks, targets
-from sdpakit.ptxemu.program import (
-    Address,
-    Instruction,
-    Negated,
-    Operand,
-    Pair,
-    Program,
-    Register,
-    Vector,
-)
+from sdpakit.ptxemu.program import Instruction, Program, registers_in
 from sdpakit.ptxemu.registry import Step, build, ends_block
 from sdpakit.ptxemu.scalars import U32
 from sdpakit.ptxemu.warps import WARP
@@ -235,19 +226,4 @@ def _gate(ins: Instruction) -> Gate | None:
 def _slots(ins: Instruction) -> Iterator[int]:
     if ins.guard is not None:
         yield ins.guard.slot
-    yield from _registers(ins.operands)
-
-
-def _registers(operands: Sequence[Operand]) -> Iterator[int]:
-    for operand in operands:
-        match operand:
-            case Register():
-                yield operand.slot
-            case Vector(items):
-                yield from _registers(items)
-            case Address(base=base, coordinates=coordinates):
-                yield from _registers((base, *coordinates))
-            case Negated(inner):
-                yield from _registers((inner,))
-            case Pair(first, second):
-                yield from _registers((first, second))
+    yield from (register.slot for register in registers_in(ins.operands))

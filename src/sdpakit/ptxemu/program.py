@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -113,6 +114,22 @@ Operand: TypeAlias = (
     | Sink
     | Target
 )
+
+
+def registers_in(operands: Iterable[Operand]) -> Iterator[Register]:
+    """Yield the registers that operands name, those in addresses and vectors among them."""
+    for operand in operands:
+        match operand:
+            case Register():
+                yield operand
+            case Vector(items):
+                yield from registers_in(items)
+            case Address(base=base, coordinates=coordinates):
+                yield from registers_in((base, *coordinates))
+            case Negated(inner):
+                yield from registers_in((inner,))
+            case Pair(first, second):
+                yield from registers_in((first, second))
 
 
 @dataclass(frozen=True, slots=True)

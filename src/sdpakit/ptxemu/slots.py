@@ -23,6 +23,7 @@ from sdpakit.ptxemu.program import (
     Program,
     Register,
     Vector,
+    registers_in,
 )
 from sdpakit.ptxemu.scalars import ScalarType
 
@@ -97,24 +98,9 @@ def _written(operand: Operand) -> tuple[Operand, ...]:
 
 def _bits(operands: Iterable[Operand]) -> int:
     found = 0
-    for register in _registers(operands):
+    for register in registers_in(operands):
         found |= 1 << register.slot
     return found
-
-
-def _registers(operands: Iterable[Operand]) -> Iterator[Register]:
-    for operand in operands:
-        match operand:
-            case Register():
-                yield operand
-            case Address():
-                yield from _registers((operand.base, *operand.coordinates))
-            case Vector():
-                yield from _registers(operand.items)
-            case Pair():
-                yield from _registers((operand.first, operand.second))
-            case Negated():
-                yield from _registers((operand.operand,))
 
 
 def _joined(effects: Iterable[_Effect]) -> _Effect:

@@ -8,7 +8,7 @@ registers once, and a kernel that looks too early sees the values from before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sdpakit.ptxemu.descriptors import CHUNK
 from sdpakit.ptxemu.errors import AccumulatorInFlight, Deadlock, KernelFault
-from sdpakit.ptxemu.program import Address, Negated, Operand, Pair, Register, Vector
+from sdpakit.ptxemu.program import Operand, registers_in
 from sdpakit.ptxemu.scalars import Array
 
 if TYPE_CHECKING:
@@ -80,9 +80,8 @@ class PendingProducts:
     def __init__(self, machine: Machine) -> None:
         self.registers: frozenset[int] = frozenset()
         self._machine = machine
-        per_block = -(-machine.threads // 128)
-        self._of_lane = machine.lane_block * per_block + machine.lane_thread // 128
-        self._count = len(machine.blocks) * per_block
+        self._of_lane = machine.lane_warpgroup
+        self._count = int(self._of_lane[-1]) + 1
         self._fences = np.full(self._count, _UNFENCED, np.uint8)
         self._committed = np.zeros(self._count, np.intp)
         self._batches: list[_Batch] = []
@@ -344,8 +343,8 @@ class PendingProducts:
         """
         if not self._machine.checks.accumulator or ins.opcode == "wgmma":
             return
-        named = frozenset(_slots(ins.operands))
-        written = frozenset(_slots(ins.operands[:1]))
+        named = _slots(ins.operands)
+        written = _slots(ins.operands[:1])
         if ins.guard is not None:
             named |= {ins.guard.slot}
         groups = self._of_lane[lanes]
@@ -358,7 +357,7 @@ class PendingProducts:
         self, ins: Instruction, lanes: Lanes, slots: frozenset[int], bad: NDArray[np.bool_]
     ) -> AccumulatorInFlight:
         names = sorted(
-            {register.name for register in _registers(ins.operands) if register.slot in slots}
+            {register.name for register in registers_in(ins.operands) if register.slot in slots}
         )
         group = int(self._of_lane[lanes][np.flatnonzero(bad)[0]])
         issued = [
@@ -415,20 +414,5 @@ class PendingProducts:
             )
 
 
-def _slots(operands: Sequence[Operand]) -> Iterator[int]:
-    return (register.slot for register in _registers(operands))
-
-
-def _registers(operands: Sequence[Operand]) -> Iterator[Register]:
-    for operand in operands:
-        match operand:
-            case Register():
-                yield operand
-            case Vector(items):
-                yield from _registers(items)
-            case Address(base=base, coordinates=coordinates):
-                yield from _registers((base, *coordinates))
-            case Negated(inner):
-                yield from _registers((inner,))
-            case Pair(first, second):
-                yield from _registers((first, second))
+def _slots(operands: Sequence[Operand]) -> frozenset[int]:
+    return frozenset(register.slot for register in registers_in(operands))
