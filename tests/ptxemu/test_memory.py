@@ -157,8 +157,10 @@ def test_generic_addresses_of_different_spaces_in_one_instruction():
       ld.u32 %r3, [%rd8]; st.global.u32 [%rd3], %r3;
     """
     x, y = np.arange(THREADS, dtype=np.uint32), np.zeros(THREADS, np.uint32)
-    run(copying(body), x.copy(), ptxemu.Output(y))
+    given = x.copy()
+    run(copying(body), given, ptxemu.Output(y))
     assert np.array_equal(y, x + 1 + np.array([0, 1000, 2000], np.uint32)[x % 3])
+    assert np.array_equal(given, x + (x % 3 == 0))
 
 
 def test_local_memory_is_each_threads_own():
