@@ -10,13 +10,15 @@ import numpy as np
 
 from sdpakit import ptxemu
 from sdpakit.backends.cupy.compiled import CompiledVariants
-from sdpakit.backends.cupy.families import ENTRY
+from sdpakit.backends.cupy.families import ENTRY, MERGE, MERGED_ROWS
 from sdpakit.backends.cupy.fields import call_values, pack
 from sdpakit.backends.cupy.heads import Variant
+from sdpakit.backends.cupy.splitting import Layout, lay_out
 from sdpakit.ptxemu.arguments import ArgumentArrays, Named
 
 if TYPE_CHECKING:
     from sdpakit.backends.base import Artifact, Call
+    from sdpakit.ir.program import Program
 
 Array = np.ndarray[Any, Any]
 
@@ -27,13 +29,13 @@ class EmulatorLauncher:
     def __init__(self, artifact: Artifact) -> None:
         self._program = artifact.program
         self._compiled = CompiledVariants(artifact)
-        self._loaded: dict[Variant, ptxemu.Program] = {}
+        self._loaded: dict[Variant, ptxemu.Module] = {}
 
     def __call__(self, call: Call) -> None:
         """Fill the outputs of a call."""
         self.run(call, {})
 
-    def run(self, call: Call, saved: Mapping[str, Array]) -> None:
+    def run(self, call: Call, saved: dict[str, Array]) -> None:
         """Fill the outputs of a call, and what gradients want of it.
 
         Parameters
@@ -43,30 +45,50 @@ class EmulatorLauncher:
         saved : mapping of str to (B, Hq, Lq) arrays
             Maximum and sum of each row, by field; empty if nobody wants them.
         """
-        geometry = self._compiled.family.geometry(self._program)
-        blocks = call.batch * call.q.shape[1] * -(-call.q_rows // geometry.block_q)
-        if blocks == 0:
+        program, geometry = self._program, self._compiled.family.geometry(self._program)
+        layout = lay_out(program, call, geometry, whole=bool(saved))
+        if layout.blocks == 0:
             return
         device = ptxemu.Device()
+        parts = _parts(program, call, layout)
         more = [Named(name, array, is_output=True) for name, array in saved.items()]
+        more += [Named(name, array, is_output=False) for name, array in parts.items()]
         bound = ArgumentArrays(device, [*named_arrays(call), *more])
-        values = call_values(self._program, call, geometry.block_q, bound.address)
-        values |= {name: bound.address(array) for name, array in saved.items()}
-        program = self._load(replace(variant_of(call, bound), save=bool(saved)))
-        words = pack(self._program, values)
-        device.launch(program, blocks, geometry.threads, [words], shared=geometry.shared_bytes)
+        values = call_values(program, call, layout, bound.address)
+        values |= {name: bound.address(array) for name, array in (saved | parts).items()}
+        variant = replace(
+            variant_of(call, bound), save=bool(saved), packed=layout.packed, split=bool(parts)
+        )
+        module, words = self._load(variant), pack(program, values)
+        size, shared = geometry.threads, geometry.shared_bytes
+        device.launch(module.program(ENTRY), layout.blocks, size, [words], shared=shared)
+        if parts:
+            rows = call.batch * call.q.shape[1] * call.q_rows
+            blocks = -(-rows // MERGED_ROWS)
+            device.launch(module.program(MERGE), blocks, 32 * MERGED_ROWS, [words])
         bound.check_outputs()
         bound.copy_back()
 
-    def _load(self, variant: Variant) -> ptxemu.Program:
+    def _load(self, variant: Variant) -> ptxemu.Module:
         if variant not in self._loaded:
-            module = ptxemu.parse(self._compiled.module(variant).ptx)
-            self._loaded[variant] = module.program(ENTRY)
+            self._loaded[variant] = ptxemu.parse(self._compiled.module(variant).ptx)
         return self._loaded[variant]
 
     def explain(self, call: Call | None) -> Mapping[str, Any]:
         """Return the family, the tile, and that it is emulated."""
         return {**self._compiled.explain(), "launcher": "emulator of PTX"}
+
+
+def _parts(program: Program, call: Call, layout: Layout) -> dict[str, Array]:
+    """Return memory for parts of rows, by field; none where keys are not split."""
+    if layout.splits == 1:
+        return {}
+    rows = (call.batch, call.q.shape[1], call.q_rows, layout.splits)
+    dtype = program.accum_dtype
+    return {
+        "part_rows": np.zeros((*rows, 4), dtype),
+        "part_sums": np.zeros((*rows, program.v_head_dim), dtype),
+    }
 
 
 def named_arrays(call: Call) -> Iterator[Named]:

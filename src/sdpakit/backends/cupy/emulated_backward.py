@@ -16,6 +16,7 @@ from sdpakit.backends.cupy.emulated import Array, EmulatorLauncher, named_arrays
 from sdpakit.backends.cupy.fields import call_values, gradient_values, pack
 from sdpakit.backends.cupy.gradients import table_gradients
 from sdpakit.backends.cupy.heads import Variant
+from sdpakit.backends.cupy.splitting import lay_out
 from sdpakit.backends.gpu.architectures import ARCHITECTURES
 from sdpakit.ptxemu.arguments import ArgumentArrays, Named
 
@@ -52,7 +53,8 @@ class EmulatorBackward:
         named = [Named(name, array, is_output=False) for name, array in arrays.items()]
         bound = ArgumentArrays(device, [*named_arrays(plain), *named])
         geometry = backward_geometry(program)
-        values = call_values(program, plain, geometry.block_q, bound.address)
+        layout = lay_out(program, plain, geometry, whole=True)
+        values = call_values(program, plain, layout, bound.address)
         values |= gradient_values(program, arrays, bound.address)
         words = pack(program, values, gradients=True)
         stored = (call.dout, *(call.gradients[name] for name in _STORED))

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from sdpakit.ir.program import Program
 
 ENTRY = "attention_forward"
+MERGE = "merge_parts"  # of the parts of rows whose keys were split
+MERGED_ROWS = 4  # of a block, a warp for each
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from sdpakit.backends.base import Call
+    from sdpakit.backends.cupy.splitting import Layout
     from sdpakit.ir.program import Program
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -34,11 +35,14 @@ _NUMBERS = (
     "kv_heads",
     "q_rows",
     "q_tiles",
+    "splits",
+    "keys_of_split",
     "kv_rows",
     "pages_of_entry",
     "page_size",
 )
-_SAVED = ("saved_m", "saved_l")
+# What one kernel leaves for the next: maximum and sum of rows, and parts of rows where keys are split.
+_LEFT = ("saved_m", "saved_l", "part_rows", "part_sums")
 # Of gradients: what the forward pass saved, what is prepared for each row, and what is summed.
 _ROWS = ("saved_out", "row_shift", "row_whole", "row_delta", "row_sink", "sums_sinks")
 _GRADIENTS = ("dout", "dq", "dk", "dv")
@@ -69,7 +73,7 @@ def _fields(program: Program) -> Iterator[Field]:
         yield from (Field("i64", f"{name}_{axis}") for axis in ("batch", "head", "row"))
     yield from (Field("u64", name) for name in _ENTRIES)
     yield from (Field("i64", name) for name in _NUMBERS)
-    yield from (Field("u64", name) for name in _SAVED)
+    yield from (Field("u64", name) for name in _LEFT)
     for name, kind in program.scalars():
         yield Field("f64" if kind == "float" else "i64", scalar_field(name))
     for table in program.tables():
@@ -133,7 +137,7 @@ def gradient_values(
 
 
 def call_values(
-    program: Program, call: Call, block_q: int, address_of: AddressOf
+    program: Program, call: Call, layout: Layout, address_of: AddressOf
 ) -> dict[str, int | float]:
     """Return the values of the fields that every kernel reads.
 
@@ -143,8 +147,8 @@ def call_values(
         What is called.
     call : Call
         The call.
-    block_q : int
-        Query rows of a tile.
+    layout : Layout
+        Its blocks.
     address_of : callable
         Address of the first element of an array, on the device.
     """
@@ -160,7 +164,9 @@ def call_values(
         "q_heads": call.q.shape[1],
         "kv_heads": call.k.shape[1],
         "q_rows": call.q_rows,
-        "q_tiles": -(-call.q_rows // block_q),
+        "q_tiles": layout.q_tiles,
+        "splits": layout.splits,
+        "keys_of_split": layout.keys_of_split,
         "kv_rows": call.kv_rows,
         "pages_of_entry": 0 if call.pages is None else call.pages.shape[1],
         "page_size": 0 if call.pages is None else call.k.shape[2],

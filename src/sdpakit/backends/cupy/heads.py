@@ -44,6 +44,10 @@ class Variant:
         Where entries lie (RAGGED-1, PAGED-1).
     save : bool
         Whether maximum and sum of each row are stored for the gradients.
+    packed : bool
+        Whether a block has the rows of all heads of a group.
+    split : bool
+        Whether keys are split among blocks, whose parts of a row are merged.
     """
 
     int_bits: int = 32
@@ -55,6 +59,8 @@ class Variant:
     ragged_kv: bool = False
     paged: bool = False
     save: bool = False
+    packed: bool = False
+    split: bool = False
 
 
 def assemble(
@@ -149,6 +155,8 @@ def _emit_flags(source: Source, program: Program, variant: Variant) -> None:
         "RAGGED_KV": variant.ragged_kv,
         "PAGED": variant.paged,
         "SAVE": variant.save,
+        "PACKED": variant.packed,
+        "SPLIT": variant.split,
         "SINK": program.sink is not None,
         **{name.upper(): name in program.outputs for name in OUTPUTS},
     }

@@ -63,7 +63,7 @@ class Mma:
             text.line(f"return exp2_of(fma_of(x - m, 1.4426950408889634f, {power}.0f));")
         constants = {"WARPS": _WARPS, "BLOCK_K": self.geometry(program).block_k, "LANES": 4}
         title = "Attention by sdpakit, mma.sync family."
-        names = ("softmax", "tiles", "mma", "mma_forward")
+        names = ("softmax", "tiles", "mma", "mma_forward", "merge")
         return assemble(title, program, variant, constants, text.text(), *names)
 
 

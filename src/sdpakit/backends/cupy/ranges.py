@@ -21,7 +21,7 @@ from sdpakit.passes.classify import key_ranges, tile_class
 if TYPE_CHECKING:
     from sdpakit.ir.program import Program
 
-_HEAD = "__device__ __noinline__"
+_HEAD = "__device__ __forceinline__"
 _ROWS = "const Call& c, const Place& at, i64 q_lo, i64 q_hi"
 
 

@@ -39,7 +39,7 @@ class Simt:
         """Return CUDA C++."""
         constants = {"THREADS": THREADS, "LANES": LANES, "ROWS": _rows(program), "COLS": _KEYS}
         title = "Attention by sdpakit, SIMT family."
-        names = ("softmax", "tiles", "simt_products", "simt_forward")
+        names = ("softmax", "tiles", "simt_products", "simt_forward", "merge")
         return assemble(title, program, variant, constants, simple_weights(), *names)
 
 

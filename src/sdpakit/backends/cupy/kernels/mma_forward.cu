@@ -135,19 +135,36 @@ __device__ __forceinline__ bool has_odd_values(const Shared& shared, int stage) 
   return odd;
 }
 
-__device__ __forceinline__ void store_out(const Call& c, const Place& at, i64 q, int lane, int half,
-                                          const Mean& mean, const float (&o)[O_TILES][4]) {
-  const u64 to = row_address(c.out, at, q, c.out_batch, c.out_head, c.out_row);
+// Channels of this thread in one of its rows, one by one: take(channel, value).
+template <class Take>
+__device__ __forceinline__ void for_channels(const float (&o)[O_TILES][4], int lane, int half, Take take) {
 #pragma unroll
   for (int n = 0; n < O_TILES; ++n)
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int e = n * 8 + lane % 4 * 2 + i;
-      if (e >= DV) continue;
-      out_t y;
-      narrow(mean.of(o[n][2 * half + i]), y);
-      store<out_t>(to + e * c.out_channel, y);
+      if (e < DV) take(e, o[n][2 * half + i]);
     }
+}
+
+__device__ __forceinline__ void store_row(const Call& c, const Place& at, i64 q, int lane, int half,
+                                          const Row& row, const float (&o)[O_TILES][4]) {
+  if constexpr (SPLIT) {
+    const u64 to = part_sums(c, at, q);
+    for_channels(o, lane, half, [&](int e, float sum) { store<float>(to + e * (i64)sizeof(float), sum); });
+    if (lane % 4 == 0) store_part(c, at, q, row);
+    return;
+  }
+  if constexpr (OUT) {
+    const Mean mean = mean_of(c, at, row);
+    const u64 to = row_address(c.out, at, q, c.out_batch, c.out_head, c.out_row);
+    for_channels(o, lane, half, [&](int e, float sum) {
+      out_t y;
+      narrow(mean.of(sum), y);
+      store<out_t>(to + e * c.out_channel, y);
+    });
+  }
+  if (lane % 4 == 0) store_statistics(c, at, q, row);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(const __grid_constant__ Call c) {
@@ -155,22 +172,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(const __
   Shared& shared = *(Shared*)memory;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const Place at = place_of_block(c, BLOCK_Q);
-  if (at.q0 >= at.rows) return;
-  const i64 q_last = least_of(at.q0 + BLOCK_Q, at.rows) - 1;
+  if (at.q0 >= rows_of_heads(c, at)) return;
 
   // ---- which tiles: the first that is not EMPTY, and after each the next such
-  const Tiles tiles(c, at, q_last);
+  const Tiles tiles(c, at, rows_of_block(c, at, BLOCK_Q));
   i64 k0 = tiles.first(BLOCK_K);
   Tiles::Kind kind = Tiles::EMPTY;
   const auto advance = [&](i64& k, Tiles::Kind& found) {
     for (found = Tiles::EMPTY; k < tiles.end(); k += BLOCK_K)
-      if ((found = tiles.kind(c, at, q_last, k, BLOCK_K)) != Tiles::EMPTY) break;
+      if ((found = tiles.kind(c, at, k, BLOCK_K)) != Tiles::EMPTY) break;
   };
   advance(k0, kind);
 
   // ---- first copies: q and the first keys; the first values
-  fetch_rows<D, D_PAD, PITCH, WHOLE_Q>(shared.q, BLOCK_Q, at.q0, at.rows, c.q_channel,
-                                       [&](i64 row) { return at.q + row * c.q_row; });
+  fetch_rows<D, D_PAD, PITCH, WHOLE_Q>(
+      shared.q, BLOCK_Q, at.q0, rows_of_heads(c, at), c.q_channel,
+      [&](i64 row) { return q_address(c, at, block_row(c, at, (int)(row - at.q0))); });
   if (kind != Tiles::EMPTY) fetch_keys(c, at, k0, shared, 0);
   commit_copies();
   if (kind != Tiles::EMPTY) fetch_values(c, at, k0, shared, 0);
@@ -215,8 +232,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(const __
       bool present[2 * S_TILES];
 #pragma unroll
       for (int n = 0; n < 2 * S_TILES; ++n) x[half][n] = s[n / 2][2 * half + n % 2];
-      const i64 q = at.q0 + warp * 16 + half * 8 + lane / 4;
-      logits(c, at, least_of(q, q_last), k_last, kind == Tiles::FULL,
+      const BlockRow row = block_row(c, at, warp * 16 + half * 8 + lane / 4);
+      logits(c, with_head(at, row.h), row.q, k_last, kind == Tiles::FULL,
              [&](int n) { return k0 + n / 2 * 8 + lane % 4 * 2 + n % 2; }, x[half], present);
       before[half] = soften(rows[half], x[half], present);
 #pragma unroll
@@ -228,7 +245,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(const __
     const bool select = __syncthreads_or(absent) && __syncthreads_or(has_odd_values(shared, stage));
     if (kind_next != Tiles::EMPTY) fetch_values(c, at, k_next, shared, stage ^ 1);
     commit_copies();
-    if constexpr (OUT) {
+    if constexpr (OUT || SPLIT) {
 #pragma unroll
       for (int n = 0; n < O_TILES; ++n)
 #pragma unroll
@@ -251,9 +268,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(const __
 
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const i64 q = at.q0 + warp * 16 + half * 8 + lane / 4;
-    if (q > q_last) continue;
-    if constexpr (OUT) store_out(c, at, q, lane, half, mean_of(c, at, rows[half]), o);
-    if (lane % 4 == 0) store_statistics(c, at, q, rows[half]);
+    const BlockRow row = block_row(c, at, warp * 16 + half * 8 + lane / 4);
+    if (row.there) store_row(c, with_head(at, row.h), row.q, lane, half, rows[half], o);
   }
 }

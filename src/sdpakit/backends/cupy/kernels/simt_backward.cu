@@ -95,9 +95,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) gradient_of_queries(const 
     one[r] = 1;
     for (int n = 0; n < parts(D); ++n) dq[r][n] = 0;
   }
-  const Tiles tiles(c, at, q_last);
+  const Tiles tiles(c, at, {at.q0, q_last});
   for (i64 k0 = tiles.first(BLOCK_C); k0 < tiles.end(); k0 += BLOCK_C) {
-    const Tiles::Kind kind = tiles.kind(c, at, q_last, k0, BLOCK_C);
+    const Tiles::Kind kind = tiles.kind(c, at, k0, BLOCK_C);
     if (kind == Tiles::EMPTY) continue;
     const i64 k_last = least_of(k0 + BLOCK_C, at.keys) - 1;
     accum_t dot[ROWS][COLS], dp[ROWS][COLS];
@@ -242,9 +242,9 @@ __device__ __forceinline__ void gradient_of_table(const Call& c, Shared& shared,
       for (i64 tile = owned.tile; tile < owned.tile_end; ++tile) {
         const Place at = place(c, b, h, tile * BLOCK_R);
         const i64 q_last = least_of(at.q0 + BLOCK_R, at.rows) - 1;
-        const Tiles tiles(c, at, q_last);
+        const Tiles tiles(c, at, {at.q0, q_last});
         for (i64 k0 = tiles.first(BLOCK_C); k0 < tiles.end(); k0 += BLOCK_C) {
-          const Tiles::Kind kind = tiles.kind(c, at, q_last, k0, BLOCK_C);
+          const Tiles::Kind kind = tiles.kind(c, at, k0, BLOCK_C);
           if (kind == Tiles::EMPTY) continue;
           const i64 k_last = least_of(k0 + BLOCK_C, at.keys) - 1;
           accum_t dot[ROWS][COLS], dp[ROWS][COLS];

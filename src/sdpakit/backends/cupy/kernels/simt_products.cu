@@ -95,6 +95,10 @@ __device__ __forceinline__ accum_t q_element(const Call& c, const Place& at, i64
   if (q >= at.rows || d >= D) return 0;
   return widen(load<q_t>(at.q + q * c.q_row + d * c.q_channel));
 }
+__device__ __forceinline__ accum_t q_element(const Call& c, const Place& at, const BlockRow& row, int d) {
+  if (!row.there || d >= D) return 0;
+  return widen(load<q_t>(q_address(c, at, row) + d * c.q_channel));
+}
 __device__ __forceinline__ accum_t k_element(const Call& c, const Place& at, i64 key, int d) {
   if (key >= at.keys || d >= D) return 0;
   return widen(load<q_t>(key_address(c, at, key) + d * c.k_channel));
