@@ -8,6 +8,7 @@ they run the files in ``ptx``.
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -111,16 +112,29 @@ def strip(text: str) -> str:
     return "\n".join(kept).replace(", debug", "") + "\n"
 
 
+def origin(name: str) -> str:
+    """Return the line that says which compiler, as it is installed, makes a kernel of what."""
+    compiler, arguments = KERNELS[name]
+    package = PACKAGES[compiler.__name__]
+    return f"// {', '.join(arguments)}: {package} {version(package)}, by make.py\n"
+
+
+def make(name: str) -> str:
+    """Return the PTX of a kernel; a process can make one, as compilers number what they made."""
+    compiler, arguments = KERNELS[name]
+    return origin(name) + strip(compiler(*arguments))
+
+
 def main(names: list[str]) -> None:
     """Write the PTX of the kernels named, or of all."""
-    for name in names or KERNELS:
-        compiler, arguments = KERNELS[name]
-        package = PACKAGES[compiler.__name__]
-        origin = f"// {', '.join(arguments)}: {package} {version(package)}, by make.py\n"
-        path = HERE / "ptx" / f"{name}.ptx"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(origin + strip(compiler(*arguments)), encoding="utf-8")
-        sys.stdout.write(f"{path.name}: {path.stat().st_size} bytes\n")
+    if len(names) != 1:
+        for name in names or KERNELS:
+            subprocess.run([sys.executable, __file__, name], check=True)
+        return
+    path = HERE / "ptx" / f"{names[0]}.ptx"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(make(names[0]), encoding="utf-8")
+    sys.stdout.write(f"{path.name}: {path.stat().st_size} bytes\n")
 
 
 if __name__ == "__main__":
