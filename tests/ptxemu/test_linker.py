@@ -150,6 +150,13 @@ def test_special_registers_negations_and_pairs():
     assert isinstance(negated, Negated)
 
 
+def test_special_vectors_have_four_components():
+    program = link("mov.u32 %r1, %ntid.w;\nmov.v4.u32 {%r0, %r1, %r2, %r3}, %ctaid;")
+    assert program.instructions[0].operands[1] == Immediate(0)
+    axes = [Special(f"%ctaid.{axis}") for axis in "xyz"]
+    assert program.instructions[1].operands[1] == Vector((*axes, Immediate(0)))
+
+
 def test_offsets_are_of_registers_but_in_symbols():
     program = link(
         "ld.global.b32 %r1, [%rd1+-4];\nld.shared.b32 %r1, [s+8];\nmov.b32 %r2, s[2];\n"
@@ -169,7 +176,7 @@ def test_offsets_are_of_registers_but_in_symbols():
     ("body", "line", "column", "message"),
     [
         ("mov.u32 %r9, 1;", 7, 9, "'%r9' is not declared; expected a register"),
-        ("mov.u32 %r1, %tid;", 7, 14, "expected %tid.x, %tid.y or %tid.z"),
+        ("mov.u32 %r1, %tid.xy;", 7, 14, "expected %tid.x, %tid.y or %tid.z"),
         ("mov.u32 %r1, %laneid.x;", 7, 14, "'%laneid' is not declared"),
         ("bra L;\nLoop: ret;", 7, 5, "no label 'L' is in reach"),
         ("bra Lop;\nLoop: ret;", 7, 5, "there is 'Loop'"),

@@ -121,6 +121,8 @@ def test_constants_are_those_of_c(text, value):
         ("1.5", 1.5, None, 64),
         ("-2.", -2.0, None, 64),
         ("25e-1", 2.5, None, 64),
+        (".25", 0.25, None, 64),
+        ("-.5", -0.5, None, 64),
     ],
 )
 def test_floats_keep_the_bits_that_were_written(text, value, bits, width):
@@ -221,6 +223,12 @@ def test_labels_scopes_and_lists_of_targets():
     assert isinstance(targets, TargetList)
     assert [each.name for each in targets.labels] == ["A", "A"]
     assert isinstance(code, Code)
+
+
+def test_lines_of_a_preprocessor_are_skipped():
+    code = code_of('mov.b32 %r1,\n  # 5 "kernel.cu"\n  3;')
+    assert code.operands[1] == Immediate(3)
+    assert code.text == "mov.b32 %r1, 3"
 
 
 def test_prototypes_are_read_past():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sdpakit.ptxemu.expressions import constant, floating, reference
+from sdpakit.ptxemu.expressions import constant, floating, is_float, reference
 from sdpakit.ptxemu.lexer import TokenStream
 from sdpakit.ptxemu.program import FloatImmediate, Immediate
 from sdpakit.ptxemu.scalars import TYPES
@@ -167,10 +167,10 @@ def _initial_values(stream: TokenStream) -> list[Initial]:
 
 def _initial_value(stream: TokenStream) -> Initial:
     at = stream.next.at
-    negative = stream.next.text == "-" and stream.after_next().kind == "float"
+    negative = stream.next.text == "-" and is_float(stream.after_next())
     if negative:
         stream.take()
-    if stream.next.kind == "float":
+    if is_float(stream.next):
         value: Immediate | FloatImmediate | Reference = floating(stream.take(), negative=negative)
         return Initial(value, at)
     if stream.next.kind != "name" or stream.at("WARP_SZ"):

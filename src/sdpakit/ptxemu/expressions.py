@@ -92,6 +92,11 @@ def integer(token: Token) -> int:
     return int(text, 0)
 
 
+def is_float(token: Token) -> bool:
+    """Return whether a token can be a float; ``.5`` looks like a modifier to the lexer."""
+    return token.kind == "float" or (token.kind == "dotted" and token.text[1:].isdigit())
+
+
 def floating(token: Token, *, negative: bool = False) -> FloatImmediate:
     """Return the value of a float token."""
     text, kind = token.text, token.text[1:2].lower()
@@ -122,10 +127,10 @@ def _single(stream: TokenStream) -> TreeOperand:
     token = stream.next
     if token.kind == "name" and token.text != "WARP_SZ":
         return reference(stream) if token.text != "_" else _sink(stream)
-    if token.kind == "float":
+    if is_float(token):
         return floating(stream.take())
     if token.kind == "integer" or stream.at("-", "+", "~", "(", "WARP_SZ"):
-        if token.text == "-" and stream.after_next().kind == "float":
+        if token.text == "-" and is_float(stream.after_next()):
             stream.take()
             return floating(stream.take(), negative=True)
         return Immediate(constant(stream, lowest=4))  # a `|` would belong to a pair

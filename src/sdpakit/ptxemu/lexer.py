@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from sdpakit.ptxemu.errors import PtxSyntaxError
 
-# A dotted word may begin with a digit (``.2d``), so a float may not begin with a point. ``::``
+# A dotted word may begin with a digit (``.2d``), so ``.5`` is one until it is an operand. ``::``
 # joins the words of one modifier (``.shared::cta``). Blanks go with what follows them, which saves
-# half of the matches.
+# half of the matches. A `line` is what a preprocessor leaves: ``# 5 "kernel.cu"``.
 _PATTERN = re.compile(
     r"""
-    [ \t\r\f\v]*(?:
+    (?P<line>^[ \t]*\#[^\n]*)
+  | [ \t\r\f\v]*(?:
     (?P<name>[A-Za-z][\w$]*|[_$%][\w$]+|_)
   | (?P<dotted>\.\w+(?:::\w+)*)
   | (?P<float>(?:0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}
@@ -25,9 +26,9 @@ _PATTERN = re.compile(
   | (?P<comment>//[^\n]*|/\*.*?\*/)
   | (?P<wrong>\S))
     """,
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|^[ \t]*#[^\n]*", re.DOTALL | re.MULTILINE)
 
 
 class Position(NamedTuple):
@@ -54,7 +55,7 @@ class Token(NamedTuple):
 
 def without_comments(text: str) -> str:
     """Return text with a space for each comment."""
-    return _COMMENT.sub(" ", text) if "/" in text else text
+    return _COMMENT.sub(" ", text) if "/" in text or "#" in text else text
 
 
 def error_at(source: str, at: Position, message: str) -> PtxSyntaxError:
@@ -74,7 +75,7 @@ def _tokens(source: str) -> Iterator[Token]:
         start = match.start(kind)
         if kind == "newline":
             line, line_start = line + 1, start + 1
-        elif kind == "comment":
+        elif kind in {"comment", "line"}:
             if newlines := match[kind].count("\n"):
                 line, line_start = line + newlines, source.rindex("\n", start, match.end()) + 1
         else:

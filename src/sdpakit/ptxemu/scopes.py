@@ -35,7 +35,6 @@ from sdpakit.ptxemu.syntax import (
 
 _COMPONENTS = {name: index for index, name in enumerate("xyzw")}
 _COMPONENTS |= {name: index for index, name in enumerate("rgba")}
-_THREE = ("x", "y", "z")
 _SPECIALS = frozenset(
     f"%{name}"
     for group in (
@@ -267,14 +266,16 @@ class Scope:
             )
         return operand
 
-    def _special(self, reference: Reference) -> Special:
-        name = reference.name
-        if name in _SPECIALS and not reference.component:
+    def _special(self, reference: Reference) -> Operand:
+        name, component = reference.name, reference.component
+        if name in _SPECIALS and not component:
             return Special(name)
         if name in _VECTOR_SPECIALS:
-            if reference.component not in _THREE:
+            axes = {axis: Special(f"{name}.{axis}") for axis in "xyz"} | {"w": Immediate(0)}
+            whole = {"": Vector(tuple(axes.values()))}
+            if component not in axes | whole:
                 raise self.error(reference.at, f"expected {name}.x, {name}.y or {name}.z")
-            return Special(f"{name}.{reference.component}")
+            return (axes | whole)[component]
         known = [*self.known(), *_SPECIALS, *_VECTOR_SPECIALS]
         raise self.error(
             reference.at,
