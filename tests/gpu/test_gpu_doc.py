@@ -9,13 +9,26 @@ from sdpakit.backends.gpu.architectures import ARCHITECTURES
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "gpu.md").read_text(encoding="utf-8")
 
 
-def test_the_example_runs(tools, capsys):
-    blocks = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 1
-    exec(compile(blocks[0], "docs/gpu.md", "exec"), {"__name__": "doc"})
+BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def run(block):
+    exec(compile(block, "docs/gpu.md", "exec"), {"__name__": "doc"})
+
+
+def test_the_example_of_gates_runs(tools, capsys):
+    gated, _ = BLOCKS
+    run(gated)
     said = capsys.readouterr().out
     assert "64 Frame(" in said
     assert "bytes of spill stores" in said
+
+
+def test_the_example_of_the_backend_runs(tools, capsys):
+    _, calls = BLOCKS
+    run(calls)
+    *_, largest_error = capsys.readouterr().out.split()
+    assert float(largest_error) < 2e-3
 
 
 def test_every_gate_is_described():

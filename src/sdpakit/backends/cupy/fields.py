@@ -41,7 +41,7 @@ _NUMBERS = (
     "pages_of_entry",
     "page_size",
 )
-# What one kernel leaves for the next: maximum and sum of rows, and parts of rows where keys are split.
+# What one kernel leaves for the next: maximum and sum of rows; parts of rows, if keys are split.
 _LEFT = ("saved_m", "saved_l", "part_rows", "part_sums")
 # Of gradients: what the forward pass saved, what is prepared for each row, and what is summed.
 _ROWS = ("saved_out", "row_shift", "row_whole", "row_delta", "row_sink", "sums_sinks")

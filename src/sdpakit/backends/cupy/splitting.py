@@ -1,7 +1,8 @@
 """How a call is laid out on blocks: rows packed by groups of heads, keys split among blocks.
 
 Both decide by the shape of the call alone, never by the machine, so that results have the same bits
-everywhere (DET-1). `batch_invariant` forbids both: a row is then computed as in any other call (DET-2).
+everywhere (DET-1). `batch_invariant` forbids both: then a row is computed as in any other call
+(DET-2).
 """
 
 from __future__ import annotations
