@@ -41,6 +41,8 @@ RUNNING, WAITING, DONE = 0, 1, 2
 # Less than one lane in so many is few: numbers of lanes index faster than a mask. Masks are kept
 # for so many groups of lanes.
 _FEW, _KEPT_MASKS = 8, 64
+# Freed memory to keep, far more than the temporary arrays of a step take.
+_KEPT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ class Machine:
     ) -> None:
         self.program, self.shape, self.blocks, self.device = program, shape, blocks, device
         self.parameters, self.checks, self.counters = parameters, checks, counters
+        _keep_freed_memory()
         self.threads = shape.threads
         self.warps = -(-self.threads // WARP)
         self.lanes = len(blocks) * self.threads
@@ -225,6 +228,15 @@ class Machine:
             block=self.blocks[lane // self.threads],
             thread=lane % self.threads,
         )
+
+
+def _keep_freed_memory() -> None:
+    """Have the C library keep the memory of temporary arrays, which it would return at once.
+
+    Asking for it again, page by page, takes longer than most operations on it. glibc keeps twice
+    the size of the largest block that it has mapped on its own and freed, which is this one.
+    """
+    np.empty(_KEPT_BYTES, np.uint8)
 
 
 def _poisoned(storage: np.dtype[np.generic], lanes: int) -> Array:
