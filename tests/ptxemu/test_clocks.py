@@ -148,7 +148,7 @@ def test_reads_go_on_until_all_that_opened_them_are_closed():
     with pytest.raises(Race, match="go on"):
         detector.write(store, lane, np.array([4]), 4)
     detector.close_read(second)
-    detector.write(store, lane, np.array([4]), 4)
+    detector.write(store, lane, np.arange(0, 64, 4)[None], 4)
 
 
 def test_a_proxy_fence_may_stand_before_or_after_the_barrier():

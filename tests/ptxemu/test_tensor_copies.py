@@ -287,7 +287,7 @@ MULTICAST = """
   @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10], {expected};
   barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
   mov.u16 %h1, 3;
-  @%p3 {load} [%r20], [%rd10, {{{names}}}], [%r10], %h1;
+  @%p3 {load} [%r20+{at}], [%rd10, {{{names}}}], [%r10], %h1;
 again:
   mbarrier.try_wait.parity.shared::cta.b64 %p7, [%r10], 0;
   @!%p7 bra again;
@@ -302,7 +302,7 @@ def test_multicast(hint):
     y = np.zeros((2, 1024), np.uint8)
     form = TENSOR_LOAD.format(rank=2) + ".multicast::cluster" + hint
     body = MULTICAST.replace("%h1;\nagain", "%h1, %rd30;\nagain") if hint else MULTICAST
-    text = kernel(body + COPY + LEAVE, 1024, load=form, names=names(2))
+    text = kernel(body + COPY + LEAVE, 1024, load=form, names=names(2), at=1024)
     run(text, ptxemu.TensorMap(array, (64, 8), swizzle="128B"), y, (0, 4), blocks=2, cluster=2)
     wanted = swizzled(boxed(array, (64, 8), (0, 4)), "128B")
     assert (y == wanted).all()
