@@ -7,6 +7,10 @@ from sdpakit.backends import diskcache
 from sdpakit.backends.gpu.toolchain import toolchain
 
 
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="write kept texts anew")
+
+
 @pytest.fixture(scope="session")
 def tools():
     """The toolchain, all of it."""
