@@ -11,7 +11,7 @@ import pytest
 from sdpakit.conformance import builtin_targets, cases, check
 
 TARGETS = builtin_targets()
-EVERY = {"cupy": 6, "cupy-simt": 24}
+EVERY = {"cupy": 10, "cupy-simt": 40}
 
 
 def drawn():
