@@ -76,10 +76,14 @@ __device__ __forceinline__ void logits(const Call& c, const Place& at, i64 q, i6
                                        KeyOf key_of, accum_t (&x)[N], bool (&present)[N]) {
 #pragma unroll
   for (int n = 0; n < N; ++n) {
-    const i64 key = key_of(n), k = least_of(key, k_last);
-    x[n] = logit_of(c, at, q, k, x[n]);
+    x[n] = logit_of(c, at, q, least_of(key_of(n), k_last), x[n]);
     present[n] = x[n] != -INFINITE;  // MASK-6
-    if (!full) present[n] = present[n] && key == k && mask_of(c, at, q, k);
+  }
+  if (full) return;  // one question for all pairs: a FULL tile costs nothing of the mask
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const i64 key = key_of(n), k = least_of(key, k_last);
+    present[n] = present[n] && key == k && mask_of(c, at, q, k);
   }
 }
 
