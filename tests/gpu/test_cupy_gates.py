@@ -5,18 +5,19 @@ import itertools
 import pytest
 
 import sdpakit as sk
+from sdpakit.backends.cupy.backward import gradient_family
 from sdpakit.backends.cupy.compiled import compile_for
-from sdpakit.backends.cupy.families import choose_family
+from sdpakit.backends.cupy.families import ENTRY, choose_family
 from sdpakit.backends.cupy.heads import Variant
 from sdpakit.backends.gpu.architectures import ARCHITECTURES
 from sdpakit.backends.gpu.gates import (
     FitsLaunch,
-    HasInstructions,
     NoLocalMemory,
     NoLostSpeed,
     NoSpills,
     judge,
 )
+from sdpakit.backends.gpu.sass import take_census
 from sdpakit.ir.build import build
 from sdpakit.passes import run_pipeline
 
@@ -49,14 +50,51 @@ def test_code(arch, dtype, width, mask):
     family = choose_family(program, ARCHITECTURES[arch], None)
     geometry = family.geometry(program)
     module = compile_for(ARCHITECTURES[arch], family.source(program, Variant()))
-    gates = [
-        NoSpills(),
-        NoLocalMemory(),
-        NoLostSpeed(),
-        FitsLaunch(threads=geometry.threads, dynamic_shared=geometry.shared_bytes),
-    ]
+    assert judge(module, gates_of(geometry)) == []
     if family.name == "mma":
-        steps = -(-width // 16)
-        products = geometry.block_k // 8 * steps + geometry.block_k // 16 * (-(-width // 8))
-        gates += [HasInstructions("HMMA", products), HasInstructions("LDGSTS")]
-    assert judge(module, gates) == []
+        census = take_census(module.cubin)[ENTRY]
+        assert census.count("HMMA") >= 2 * products(geometry, width)
+        assert census.count("LDGSTS")
+
+
+def gates_of(geometry):
+    launch = FitsLaunch(threads=geometry.threads, dynamic_shared=geometry.shared_bytes)
+    return [NoSpills(), NoLocalMemory(), NoLostSpeed(), launch]
+
+
+def products(geometry, width):
+    """Instructions of a warp for the product of its rows with a tile."""
+    return geometry.block_k // 8 * (width // 16)
+
+
+# What takes the most registers: all that a logit may have.
+EVERYTHING = {
+    "bias": "float32",
+    "sinks": True,
+    "softcap": 30.0,
+    "mask": sk.Document() & sk.Window(100, 0, align="top_left"),
+}
+
+
+@pytest.mark.parametrize(
+    ("arch", "dtype", "width", "more"),
+    [
+        *((arch, "bfloat16", 128, {"mask": MASKS["causal"]}) for arch in ARCHES),
+        ("sm_80", "float16", 64, EVERYTHING),
+        ("sm_100a", "bfloat16", 128, EVERYTHING),
+        ("sm_120a", "float16", 96, {}),
+    ],
+    ids=lambda value: "_".join(value) or "plain" if isinstance(value, dict) else None,
+)
+@pytest.mark.usefixtures("tools")
+def test_code_of_gradients_by_matrix_instructions(arch, dtype, width, more):
+    spec = sk.AttentionSpec(q_heads=1, head_dim=width, dtype=dtype, **more)
+    program = run_pipeline(build(spec)[0])
+    family = gradient_family(program, ARCHITECTURES[arch], "mma")
+    geometry = family.geometry(program)
+    module = compile_for(ARCHITECTURES[arch], family.source(program, Variant()))
+    assert judge(module, gates_of(geometry)) == []
+    census = take_census(module.cubin)
+    for name, count in (("gradient_of_queries", 3), ("gradient_of_keys", 4)):
+        assert census[name].count("HMMA") >= count * products(geometry, width), name
+        assert census[name].count("LDGSTS"), name

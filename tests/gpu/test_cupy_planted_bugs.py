@@ -92,6 +92,9 @@ CASES = {
                        outputs=("out", "lse", "entropy")),
     "gradients": case("gradients", (4, 2, 5, 9, 8, 8), "float32", with_sinks, True,
                       mask=BOTTOM, sinks=True),
+    # Two tiles of 32 rows of each of two heads, two blocks of 64 keys.
+    "mma gradients": case("mma_gradients", (2, 1, 40, 70, 16, 16), "float16", None, True,
+                          mask=BOTTOM),
     "bias of keys": case("bias_of_keys", (1, 1, 5, 37, 8, 8), "float32", with_bias("h", "k"), True,
                          bias="float32"),
 }  # fmt: skip
@@ -111,10 +114,6 @@ class Bug:
 
 KEYS_HERE = "wait_for_copies<1>();  // all but the values of this tile"
 VALUES_HERE = "wait_for_copies<1>();  // all but the next keys"
-SELECT = (
-    "const bool select = __syncthreads_or(absent) && "
-    "__syncthreads_or(has_odd_values(shared, stage));"
-)
 THERE = "const bool there = first + row < end && unit * 8 < WIDTH;\n"
 FROM = "address_of(least_of(first + row, end - 1)) + (there ? unit * 16 : 0)"
 
@@ -132,7 +131,7 @@ BUGS = {
         "if (kind_next != Tiles::EMPTY) fetch_keys(c, at, k_next, shared, stage ^ 1);\n"
         + KEYS_HERE + "\n    __syncthreads();", ptxemu.MissingWait),
     "values: the other stage is summed": Bug(
-        "mma", "weighted_sum(shared, stage, lane", "weighted_sum(shared, stage ^ 1, lane",
+        "mma", "weighted_sum(shared.v[stage], lane", "weighted_sum(shared.v[stage ^ 1], lane",
         ptxemu.MissingWait),
     "first keys and values in one group": Bug(
         "mma", "fetch_keys(c, at, k0, shared, 0);\n  commit_copies();",
@@ -151,7 +150,7 @@ BUGS = {
         "mma", "there ? 16 : 0", "16", "out"),
     # ---- mma: fragments
     "keys: halves of two fragments swapped": Bug(
-        "mma", "multiply_add(s[n], q, k[0], k[1])", "multiply_add(s[n], q, k[0], k[2])", "out"),
+        "mma", "multiply_add(s[n], a, b[0], b[1])", "multiply_add(s[n], a, b[0], b[2])", "out"),
     "weights: rows and columns of a fragment swapped": Bug(
         "mma", "pack_pair(x[i % 2][4 * step + i / 2 * 2], x[i % 2][4 * step + i / 2 * 2 + 1])",
         "pack_pair(x[i / 2][4 * step + i % 2 * 2], x[i / 2][4 * step + i % 2 * 2 + 1])", "out"),
@@ -218,7 +217,7 @@ BUGS = {
         "(i64)blockIdx.x * 4 + threadIdx.x / 128", ptxemu.UnwrittenOutput),
     # ---- gradients
     "dlogits: delta forgotten": Bug(
-        "gradients", "pair.weight * (dp - row.delta)", "pair.weight * dp", "dq"),
+        "gradients", "(1 / ONE) * (dp - row.delta)", "(1 / ONE) * dp", "dq"),
     "weights: sink forgotten": Bug(
         "gradients", "whole = fma_of(l, exp_of(shift - common), share);",
         "whole = l * exp_of(shift - common);", "dv"),
@@ -232,6 +231,19 @@ BUGS = {
     "dk: a key after the last": Bug(
         "gradients", "if (key >= c.kv_rows) continue;", "if (key > c.kv_rows) continue;",
         ptxemu.OutOfBounds),
+    "mma dk: next tile into the stage that is read": Bug(
+        "mma gradients", "next.q0, BLOCK_N, shared.stage[now ^ 1]",
+        "next.q0, BLOCK_N, shared.stage[now]", ptxemu.MissingWait),
+    "mma dk: rows of the next head begin where those of the last ended": Bug(
+        "mma gradients", "++h, q0 = 0)", "++h)", "dk"),
+    "mma dv: weights stay multiplied": Bug(
+        "mma gradients", "half, 1 / ONE, dv", "half, 1, dv", "dv"),
+    "mma dk: every tile full": Bug(
+        "mma gradients", "return {h, q0, !found.can_be_false};", "return {h, q0, true};", "dk"),
+    "mma: sums not multiplied as powers change": Bug(
+        "mma gradients", "sums[n][2 * half + i] *= change;", ";", "dk"),
+    "mma: dv in place of d": Bug(
+        "mma gradients", "load_left(rows.dv, warp", "load_left(rows.d, warp", "dq"),
     "dbias: keys after the end stand for the last": Bug(
         "bias of keys", "&& pair.q == q && pair.k == key;", "&& pair.q == q;", "dbias"),
 }  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import sdpakit as sk
-from sdpakit.backends.cupy.backward import backward_source
+from sdpakit.backends.cupy.backward import MmaGradients, SimtGradients
 from sdpakit.backends.cupy.heads import Variant
 from sdpakit.backends.cupy.mma import Mma
 from sdpakit.backends.cupy.simt import Simt
@@ -39,7 +39,8 @@ SPECS = {
 SOURCES = {
     "simt": lambda program: Simt().source(program, Variant()),
     "mma": lambda program: Mma().source(program, Variant(int_bits=64, aligned=False)),
-    "backward": lambda program: backward_source(program, Variant()),
+    "backward": lambda program: SimtGradients().source(program, Variant()),
+    "mma_backward": lambda program: MmaGradients().source(program, Variant(whole_dout=False)),
 }
 
 
@@ -54,7 +55,7 @@ def heads_of(source):
 @pytest.mark.parametrize("kind", list(SOURCES))
 @pytest.mark.parametrize("name", list(SPECS))
 def test_source(name, kind, request):
-    dtype = "bfloat16" if kind == "mma" else "float32"
+    dtype = "bfloat16" if kind.startswith("mma") else "float32"
     spec = sk.AttentionSpec(q_heads=4, kv_heads=2, dtype=dtype, **SPECS[name])
     found = heads_of(SOURCES[kind](run_pipeline(build(spec)[0])))
     path = GOLDEN / f"{name}_{kind}.cu"

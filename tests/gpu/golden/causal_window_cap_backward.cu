@@ -30,6 +30,7 @@ constexpr bool ALIGNED = true;
 constexpr bool WHOLE_Q = true;
 constexpr bool WHOLE_K = true;
 constexpr bool WHOLE_V = true;
+constexpr bool WHOLE_DOUT = true;
 constexpr bool RAGGED_Q = false;
 constexpr bool RAGGED_KV = false;
 constexpr bool PAGED = false;
@@ -332,8 +333,12 @@ __device__ __forceinline__ accum_t weight(accum_t x, accum_t m) {
 
 // kernels/tiles.cu
 
+// kernels/backward.cu
+
 // kernels/simt_products.cu
 
 // kernels/simt_backward.cu
+
+// kernels/simt_tables.cu
 
 

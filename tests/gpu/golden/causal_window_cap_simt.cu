@@ -30,6 +30,7 @@ constexpr bool ALIGNED = true;
 constexpr bool WHOLE_Q = true;
 constexpr bool WHOLE_K = true;
 constexpr bool WHOLE_V = true;
+constexpr bool WHOLE_DOUT = true;
 constexpr bool RAGGED_Q = false;
 constexpr bool RAGGED_KV = false;
 constexpr bool PAGED = false;

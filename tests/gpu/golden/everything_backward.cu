@@ -33,6 +33,7 @@ constexpr bool ALIGNED = true;
 constexpr bool WHOLE_Q = true;
 constexpr bool WHOLE_K = true;
 constexpr bool WHOLE_V = true;
+constexpr bool WHOLE_DOUT = true;
 constexpr bool RAGGED_Q = false;
 constexpr bool RAGGED_KV = false;
 constexpr bool PAGED = false;
@@ -491,11 +492,15 @@ __device__ __forceinline__ accum_t weight(accum_t x, accum_t m) {
 
 // kernels/tiles.cu
 
+// kernels/backward.cu
+
 // kernels/simt_products.cu
 
 // kernels/simt_backward.cu
 
-extern "C" __global__ void __launch_bounds__(THREADS) gradient_of_bias(const __grid_constant__ Call c) {
+// kernels/simt_tables.cu
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2) gradient_of_bias(const __grid_constant__ Call c) {
   __shared__ Shared shared;
   __shared__ Scattered part;
   const Owned owned = owned_by_block(c, c.sums_bias_by_b, c.sums_bias_by_h, c.sums_bias_by_q);
@@ -505,7 +510,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gradient_of_bias(const __g
       [&](const Place& at, i64 q, i64 k) { return element_of_bias_0(c, at, q, k); });
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) gradient_of_slopes(const __grid_constant__ Call c) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) gradient_of_slopes(const __grid_constant__ Call c) {
   __shared__ Shared shared;
   __shared__ Scattered part;
   const Owned owned = owned_by_block(c, c.sums_slopes_by_b, c.sums_slopes_by_h, c.sums_slopes_by_q);

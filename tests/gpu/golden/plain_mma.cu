@@ -26,6 +26,7 @@ constexpr bool ALIGNED = false;
 constexpr bool WHOLE_Q = true;
 constexpr bool WHOLE_K = true;
 constexpr bool WHOLE_V = true;
+constexpr bool WHOLE_DOUT = true;
 constexpr bool RAGGED_Q = false;
 constexpr bool RAGGED_KV = false;
 constexpr bool PAGED = false;
@@ -38,6 +39,7 @@ constexpr bool LSE = false;
 constexpr bool MAX_LOGIT = false;
 constexpr bool ENTROPY = false;
 constexpr bool SUM_P2 = false;
+constexpr int THREADS = 128;
 constexpr int WARPS = 4;
 constexpr int BLOCK_K = 64;
 constexpr int LANES = 4;
@@ -162,6 +164,8 @@ __device__ __forceinline__ accum_t weight(accum_t x, accum_t m) {
 // kernels/tiles.cu
 
 // kernels/mma.cu
+
+// kernels/mma_products.cu
 
 // kernels/mma_forward.cu
 

@@ -115,16 +115,16 @@ def variant_of(call: Call, bound: ArgumentArrays, *more: Array) -> Variant:
     return Variant(
         int_bits=call.int_bits,
         aligned=aligned,
-        whole_q=_whole(call.q, bound),
-        whole_k=_whole(call.k, bound),
-        whole_v=_whole(call.v, bound),
+        whole_q=whole_rows(call.q, bound),
+        whole_k=whole_rows(call.k, bound),
+        whole_v=whole_rows(call.v, bound),
         ragged_q=call.q_start is not None,
         ragged_kv=call.kv_start is not None,
         paged=call.pages is not None,
     )
 
 
-def _whole(array: Array, bound: ArgumentArrays) -> bool:
+def whole_rows(array: Array, bound: ArgumentArrays) -> bool:
     """Return whether rows can be copied 16 bytes at a time."""
     numbers = (bound.address(array), *array.strides[:3], array.shape[3] * array.itemsize)
     return array.strides[3] == array.itemsize and all(number % 16 == 0 for number in numbers)

@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sdpakit import ptxemu
-from sdpakit.backends.cupy.backward import backward_geometry, backward_source, forward_program
+from sdpakit.backends.cupy.backward import forward_program, gradient_family, table_rows
 from sdpakit.backends.cupy.compiled import compile_for
-from sdpakit.backends.cupy.emulated import Array, EmulatorLauncher, named_arrays, variant_of
+from sdpakit.backends.cupy.emulated import (
+    Array,
+    EmulatorLauncher,
+    named_arrays,
+    variant_of,
+    whole_rows,
+)
 from sdpakit.backends.cupy.fields import call_values, gradient_values, pack
 from sdpakit.backends.cupy.gradients import table_gradients
 from sdpakit.backends.cupy.heads import Variant
@@ -32,7 +38,8 @@ class EmulatorBackward:
     def __init__(self, artifact: Artifact) -> None:
         self._program = artifact.program
         self._arch = ARCHITECTURES[artifact.meta["arch"]]
-        meta = {**artifact.meta, "family": "simt"}
+        self._family = gradient_family(artifact.program, self._arch, artifact.meta["family"])
+        meta = {**artifact.meta, "family": artifact.meta["forward"]}
         program = forward_program(artifact.program)
         self._forward = EmulatorLauncher(replace(artifact, program=program, meta=meta))
         self._modules: dict[Variant, ptxemu.Module] = {}
@@ -52,16 +59,20 @@ class EmulatorBackward:
         device = ptxemu.Device()
         named = [Named(name, array, is_output=False) for name, array in arrays.items()]
         bound = ArgumentArrays(device, [*named_arrays(plain), *named])
-        geometry = backward_geometry(program)
+        geometry = self._family.geometry(program)
         layout = lay_out(program, plain, geometry, whole=True)
         values = call_values(program, plain, layout, bound.address)
         values |= gradient_values(program, arrays, bound.address)
         words = pack(program, values, gradients=True)
         stored = (call.dout, *(call.gradients[name] for name in _STORED))
-        module = self._module(variant_of(plain, bound, *stored))
-        for entry, blocks in self._launches(call, arrays):
+        variant = replace(
+            variant_of(plain, bound, *stored), whole_dout=whole_rows(call.dout, bound)
+        )
+        module = self._module(variant)
+        for entry, blocks, shared in self._launches(call, arrays):
             if blocks:
-                device.launch(module.program(entry), blocks, geometry.threads, [words])
+                kernel = module.program(entry)
+                device.launch(kernel, blocks, geometry.threads, [words], shared=shared)
         bound.copy_back()
         for name, array in call.gradients.items():
             if name not in _STORED:
@@ -69,24 +80,25 @@ class EmulatorBackward:
 
     def _launches(
         self, call: BackwardCall, arrays: Mapping[str, Array]
-    ) -> Iterator[tuple[str, int]]:
-        """Yield kernels in order, with their numbers of blocks."""
-        geometry, plain = backward_geometry(self._program), call.call
+    ) -> Iterator[tuple[str, int, int]]:
+        """Yield kernels in order, with their numbers of blocks and dynamic shared memory."""
+        geometry, plain = self._family.geometry(self._program), call.call
         batch, heads, rows, _ = plain.q.shape
         q_tiles, k_tiles = (-(-n // geometry.block_q) for n in (rows, plain.k.shape[2]))
-        yield "prepare_rows", -(-batch * heads * rows * 32 // geometry.threads)
-        yield "gradient_of_queries", batch * heads * q_tiles
-        yield "gradient_of_keys", batch * plain.k.shape[1] * k_tiles
+        shared = geometry.shared_bytes
+        yield "prepare_rows", -(-batch * heads * rows * 32 // geometry.threads), 0
+        yield "gradient_of_queries", batch * heads * q_tiles, shared
+        yield "gradient_of_keys", batch * plain.k.shape[1] * k_tiles, shared
         if "dsinks" in call.gradients:
-            yield "gradient_of_sinks", heads
-        sizes = {"b": batch, "h": heads, "q": q_tiles}
+            yield "gradient_of_sinks", heads, 0
+        sizes = {"b": batch, "h": heads, "q": -(-rows // table_rows(self._program))}
         for table in table_gradients(self._program):
             owned = table.owned(arrays[table.sums].shape)
-            yield table.entry, math.prod(sizes[name] for name, alone in owned.items() if alone)
+            yield table.entry, math.prod(sizes[name] for name, alone in owned.items() if alone), 0
 
     def _module(self, variant: Variant) -> ptxemu.Module:
         if variant not in self._modules:
-            source = backward_source(self._program, variant)
+            source = self._family.source(self._program, variant)
             self._modules[variant] = ptxemu.parse(compile_for(self._arch, source).ptx)
         return self._modules[variant]
 

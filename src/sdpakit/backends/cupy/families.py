@@ -53,6 +53,11 @@ class Operands(Protocol):
         """Width of v."""
         ...
 
+    @property
+    def out_dtype(self) -> str:
+        """Dtype of out."""
+        ...
+
 
 class Family(Protocol):
     """One way to compute attention on a GPU."""
@@ -80,10 +85,15 @@ def all_families() -> tuple[Family, ...]:
     return Mma(), Simt()
 
 
-def choose_family(program: Program, arch: Architecture, wanted: str | None) -> Family:
+def choose_family(
+    program: Program,
+    arch: Architecture,
+    wanted: str | None,
+    families: tuple[Family, ...] | None = None,
+) -> Family:
     """Return the family that was asked for, or the first that can compute a program."""
     return next(
         family
-        for family in all_families()
+        for family in families or all_families()
         if (wanted is None or family.name == wanted) and not family.reasons_against(program, arch)
     )

@@ -117,9 +117,9 @@ def emit_slopes(source: Source, program: Program) -> None:
 
 
 def emit_table_kernels(source: Source, program: Program) -> None:
-    """Add a kernel for each table, behind the text of `kernels/simt_backward.cu`."""
+    """Add a kernel for each table, behind the text of `kernels/simt_tables.cu`."""
     for table in table_gradients(program):
-        head = f'extern "C" __global__ void __launch_bounds__(THREADS) {table.entry}'
+        head = f'extern "C" __global__ void __launch_bounds__(THREADS, 2) {table.entry}'
         with source.braces(f"{head}(const __grid_constant__ Call c)"):
             source.line("__shared__ Shared shared;")
             source.line("__shared__ Scattered part;")

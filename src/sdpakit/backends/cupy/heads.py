@@ -37,7 +37,7 @@ class Variant:
         Width in which the integers of expressions are known to fit: 32 or 64.
     aligned : bool
         Whether every element lies at a multiple of its size (SHAPE-5).
-    whole_q, whole_k, whole_v : bool
+    whole_q, whole_k, whole_v, whole_dout : bool
         Whether the rows of an operand can be copied 16 bytes at a time: channels side by side, rows
         at multiples of 16 bytes, and a width that 8 divides.
     ragged_q, ragged_kv, paged : bool
@@ -55,6 +55,7 @@ class Variant:
     whole_q: bool = True
     whole_k: bool = True
     whole_v: bool = True
+    whole_dout: bool = True
     ragged_q: bool = False
     ragged_kv: bool = False
     paged: bool = False
@@ -151,6 +152,7 @@ def _emit_flags(source: Source, program: Program, variant: Variant) -> None:
         "WHOLE_Q": variant.whole_q,
         "WHOLE_K": variant.whole_k,
         "WHOLE_V": variant.whole_v,
+        "WHOLE_DOUT": variant.whole_dout,
         "RAGGED_Q": variant.ragged_q,
         "RAGGED_KV": variant.ragged_kv,
         "PAGED": variant.paged,

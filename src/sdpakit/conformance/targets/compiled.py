@@ -16,8 +16,10 @@ _HALF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 _PROFILES = {
     # Its maxima are even numbers of log2 units, so that it rescales exactly (docs/adr/0008).
     "numba_cpu": Profile(flushed=4.0),
-    # Matrix instructions take weights in the dtype of v.
-    "cupy": Profile(by_dtype=tuple((name, Profile(weights=u)) for name, u in _HALF.items())),
+    # Matrix instructions take weights, and gradients of logits, in the dtype of q.
+    "cupy": Profile(
+        by_dtype=tuple((name, Profile(weights=u, dlogits=u)) for name, u in _HALF.items())
+    ),
 }
 
 
