@@ -309,12 +309,19 @@ def plant(monkeypatch):
     compiler.clear()  # nobody else may find the planted code
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_without_bugs_pass(name):
     assert unplanted(name) == set()
 
 
-@pytest.mark.parametrize("name", BUGS)
+# Each of the others takes seconds to compile and run; ci/gpu plants them all.
+FEW = list(BUGS)[::4]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FEW else pytest.mark.long) for name in BUGS]
+)
 def test_planted_bug_is_caught(name, plant):
     bug = BUGS[name]
     assert unplanted(bug.case) == set()

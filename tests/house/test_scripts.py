@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ("ci/demo", "ci/test", "ci/lint", "ci/bench", ".ci/run")
+SCRIPTS = ("ci/demo", "ci/test", "ci/lint", "ci/bench", "ci/gpu", ".ci/run")
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
