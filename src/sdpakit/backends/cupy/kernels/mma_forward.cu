@@ -46,7 +46,8 @@ __device__ __forceinline__ void store_row(const Call& c, const Place& at, i64 q,
   if (lane % 4 == 0) store_statistics(c, at, q, row);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(const __grid_constant__ Call c) {
+// Two blocks of a multiprocessor: without the number, the assembler makes room for three, and spills.
+extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_forward(const __grid_constant__ Call c) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *(Shared*)memory;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
