@@ -9,7 +9,7 @@ import pytest
 from sdpakit.conformance import builtin_targets, cases, check
 
 TARGETS = builtin_targets()
-EVERY = {"cupy": 20, "cupy-simt": 80}  # drawn for ci/test
+EVERY = {"cupy": 40, "cupy-simt": 160}  # drawn for ci/test
 
 
 def of_core():
