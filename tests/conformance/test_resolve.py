@@ -92,7 +92,7 @@ def test_names_that_come_with_sdpakit():
 
 def test_all_names_are_listed():
     found = names()
-    assert found[:4] == ("interp", "numba_cpu", "naive", "reference")
+    assert found[:6] == ("interp", "numba_cpu", "cupy", "cupy-simt", "naive", "reference")
     assert {"torch", "torch-math", "jax", "onnxruntime", "onnx-reference"} <= set(found)
     assert len(set(found)) == len(found)
     assert not any(name.startswith("mutant:") for name in found)
